@@ -81,15 +81,15 @@ STARTED: Final = tree_of(ROOT)
 """The tree when the command began: what the interpreter has loaded."""
 
 
-def require_clean_tree(*, root: Path = ROOT) -> Tree:
-    """Return the tree, for a command with `--save` to call before it measures. Raises UnrepeatableError."""
+def require_clean_tree(*, root: Path = ROOT, option: str = "--save") -> Tree:
+    """Return the tree, for a command with such an option to call before it measures. Raises UnrepeatableError."""
     tree = tree_of(root)
     if tree.commit is None:
-        raise UnrepeatableError("--save needs a git repository: a results file names the commit that was measured")
+        raise UnrepeatableError(f"{option} needs a git repository: results name the commit that was measured")
     if tree.changed:
         raise UnrepeatableError(
-            "--save refused: the working tree has changes that no commit holds. Commit them, or run from a clean clone:"
-            "\n  " + "\n  ".join(tree.changed)
+            f"{option} refused: the working tree has changes that no commit holds. "
+            "Commit them, or run from a clean clone:\n  " + "\n  ".join(tree.changed)
         )
     return tree
 

@@ -14,6 +14,7 @@ from vllm_autotuner.diagnosis.diagnose import AT_ONCE, CONFIRMATIONS, MOST_CONTR
 from vllm_autotuner.diagnosis.evidence import Threshold
 from vllm_autotuner.diagnosis.finding import Rule
 from vllm_autotuner.diagnosis.rules import RULES
+from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.planning.advice import ADVICE
 
 PAGE = Path(__file__).with_name("diagnosis-classes.md")
@@ -25,8 +26,8 @@ Generated from the rules by `make docs`; do not edit.
 The classes are listed in order of precedence: the first class that holds is the primary one, later ones contribute.
 A new class is named after {CONFIRMATIONS} consecutive evaluations ({", ".join(sorted(AT_ONCE))}: after one). After
 {MOST_CONTRADICTIONS} consecutive evaluations that contradict the named class, the newest class replaces it.
-A threshold called `stay` applies while its class is already named. Missing data is never zero: a rule without its input
-says so.
+A threshold called `stay` applies while its class is already named, and so does {1 - NOISE:.0%} of an objective in place
+of the objective. Missing data is never zero: a rule without its input says so.
 """
 
 

@@ -22,7 +22,7 @@ from benchmarks.closedloop.fleets import FLEETS
 from benchmarks.closedloop.hardware import hardware_of
 from benchmarks.closedloop.harm import HarmTask, HarmTrial, suffer
 from benchmarks.closedloop.harm_report import harm_summarised, harm_summary, harm_tabled
-from benchmarks.closedloop.kept_trials import KeptTrials
+from benchmarks.closedloop.kept_trials import KeptTrials, UnusableFolderError
 from benchmarks.closedloop.scenarios import SCENARIOS
 from benchmarks.closedloop.summary import Played, case_figures, summary_of
 from benchmarks.closedloop.tables import case_table, summary_table
@@ -104,7 +104,9 @@ def main(
     ] = None,
     keep: Annotated[
         Path | None,
-        typer.Option(help="A folder that keeps each day, and gives back those that the same code has played before."),
+        typer.Option(
+            help="A folder outside the repository that keeps each day, for runs of the same code to take from there."
+        ),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")] = False,
@@ -129,7 +131,12 @@ def main(
         raise typer.BadParameter(str(error)) from None
     if save:
         require_clean_tree()
-    kept = None if keep is None else KeptTrials.at(keep)
+    if bad is not None and keep is not None:
+        raise typer.BadParameter("--keep keeps days of the closed loop, and --bad plays others")
+    try:
+        kept = None if keep is None else KeptTrials.at(keep)
+    except UnusableFolderError as error:
+        raise typer.BadParameter(f"--keep {error}") from None
     folders = [*([RESULTS] if save else []), *([output] if output is not None else [])]
     if bad is not None:
         harms = [
@@ -227,11 +234,16 @@ def _trials(tasks: Sequence[Task], pool: Executor, kept: KeptTrials | None) -> I
     known = [None if kept is None else kept.known(task) for task in tasks]
     futures = [pool.submit(run, task) for task, trial in zip(tasks, known, strict=True) if trial is None]
     yield from (trial for trial in known if trial is not None)
-    for future in as_completed(futures):
-        trial = future.result()
-        if kept is not None:
-            kept.keep(trial)
-        yield trial
+    try:
+        for future in as_completed(futures):
+            trial = future.result()
+            if kept is not None:
+                kept.keep(trial)
+            yield trial
+    except BaseException:
+        # Else the pool plays all that is queued before the error is told.
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
 
 
 def _harm(console: Console, tasks: Sequence[HarmTask], *, jobs: int, folders: Sequence[Path]) -> dict[str, Any]:

@@ -1,28 +1,31 @@
 """Keeps each trial as it ends, and takes it from there where the same code would play the same again.
 
 All scenarios with some seeds take hours: what is known need not be played twice, be it after an interruption or beside
-another policy. The same code: every file of this repository that is loaded for it, and the engines' profiles. The
-oracle and the rivals load no decision of the product, so what they did stays known while those change.
-Must not: keep what a dirty tree played, change a figure, or take one of a commit that nobody can check out.
+another policy. The same code: every file of this repository that it needs, the engines' profiles, and the versions of
+Python and the libraries. The oracle and the rivals need no decision of the product, so what they did stays known while
+those change.
+Must not: keep what no commit holds, change a figure, or take one of a commit that nobody can check out.
 """
 
 import json
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from benchmarks.closedloop import trial
 from benchmarks.closedloop.scoring import Score
 from benchmarks.closedloop.trial import PRODUCT, PolicyName, Task, Trial
-from benchmarks.result_files import ROOT, Tree, is_in_history, require_clean_tree
+from benchmarks.result_files import ROOT, Tree, is_in_history, require_clean_tree, tree_of
 
-__all__ = ["KeptTrials", "code_of"]
+__all__ = ["KeptTrials", "UnusableFolderError", "code_of"]
 
 LIST_SOURCES: Final = """
 import importlib, json, sys
@@ -37,6 +40,14 @@ TRIAL: Final = Path(trial.__file__)
 PROFILES: Final = ROOT / "operator" / "vllm_autotuner" / "simulation" / "profiles"
 
 
+LIBRARIES: Final = ("numpy", "pydantic")
+"""Whose arithmetic and rounding the figures go through."""
+
+
+class UnusableFolderError(Exception):
+    """Nothing can be kept there; the message says why, before hours are played."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptTrials:
     """A folder with one file a trial, named by what was played and by the code that played it."""
@@ -47,47 +58,61 @@ class KeptTrials:
 
     @classmethod
     def at(cls, folder: Path) -> "KeptTrials":
-        """Open a folder, which need not exist. Raises UnrepeatableError for a tree that no commit holds."""
-        return cls(folder, require_clean_tree())
+        """Open a folder, which need not exist. Raises UnusableFolderError, and UnrepeatableError for a dirty tree."""
+        place = folder.expanduser().resolve()
+        if place.is_relative_to(ROOT):
+            # What lies there would be a change that no commit holds.
+            raise UnusableFolderError(f"{place} is in this repository; name a folder outside")
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=place):
+                pass
+        except OSError as error:
+            raise UnusableFolderError(f"{place}: {error.strerror}") from None
+        return cls(place, require_clean_tree(option="--keep"))
 
     def known(self, task: Task) -> Trial | None:
         """Return what the same code played for this task, None where it has not."""
+        place = self._place_of(task)
         try:
-            found = json.loads(self._place_of(task).read_text())
+            found = json.loads(place.read_text())
+            trial = Trial(
+                task=task,
+                score=Score(**found["score"]),
+                notes=found["notes"],
+                seconds=found["seconds"],
+                commit=found["commit"],
+            )
         except FileNotFoundError:
             return None
-        if not is_in_history(found["commit"]):
+        except (ValueError, KeyError, TypeError):
+            print(f"{place} is damaged; its day is played again", file=sys.stderr)
             return None
-        return Trial(
-            task=task,
-            score=Score(**found["score"]),
-            notes=found["notes"],
-            seconds=found["seconds"],
-            commit=found["commit"],
-        )
+        return trial if is_in_history(found["commit"]) else None
 
     def keep(self, played: Trial) -> None:
-        """Write one that was played just now."""
+        """Write one that was played just now; nothing where the tree is another one by now."""
+        if tree_of(ROOT) != self.tree:
+            return
         text = {
             "commit": self.tree.told,
             "score": asdict(played.score),
             "notes": played.notes,
             "seconds": played.seconds,
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        place = self._place_of(played.task)
-        # Whole or not at all: an interrupted run is what this is for.
-        unfinished = place.with_suffix(".part")
-        unfinished.write_text(json.dumps(text))
-        unfinished.replace(place)
+        # Whole or not at all: an interrupted run is what this is for, and another one may play the same beside it.
+        with tempfile.NamedTemporaryFile("w", dir=self.folder, suffix=".part", delete=False) as unfinished:
+            unfinished.write(json.dumps(text))
+        Path(unfinished.name).replace(self._place_of(played.task))
 
     def _place_of(self, task: Task) -> Path:
-        told = f"{code_of(task.policy)} {platform.python_version()} {task!r}"
+        libraries = " ".join(f"{name} {version(name)}" for name in LIBRARIES)
+        told = f"{code_of(task.policy)} {platform.python_version()} {libraries} {task!r}"
         return self.folder / f"{sha256(told.encode()).hexdigest()[:32]}.json"
 
 
 def code_of(policy: PolicyName) -> str:
-    """Return a hash of all that a policy's trials depend on, but for the libraries."""
+    """Return a hash of all of this repository that a policy's trials depend on."""
     return _code_of(PRODUCTS if policy in PRODUCT else OTHERS)
 
 

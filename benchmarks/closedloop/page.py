@@ -82,7 +82,8 @@ def _played_before(cases: Sequence[Result]) -> str:
     """Name the commits of runs that were kept (`--keep`): what they loaded is the same to the last byte."""
     commits = [policy["played_at"] for case in cases for policy in case["policies"].values() if "played_at" in policy]
     told = ", ".join(dict.fromkeys(commits))
-    return f" {len(commits)} runs had been played before by the same code, at {told}." if commits else ""
+    runs = "1 run" if len(commits) == 1 else f"{len(commits)} runs"
+    return f" {runs} had been played before by the same code, at {told}." if commits else ""
 
 
 def ablations(result: Result) -> list[str]:
@@ -106,7 +107,7 @@ def ablations(result: Result) -> list[str]:
         "the user lets this flag change, played again where he does not. GPU-hours: those without the flag over those "
         "with it, all its cases together. Attained: points lost (-) or gained without it, on average. Differing: more "
         "than 1 % in either."
-    )
+    ) + _played_before(result["cases"])
     header = ("without", "cases", "differing", "GPU-hours", "attained, points")
     return [about, "", *table(header, rows)]
 
@@ -142,7 +143,7 @@ def shortened(result: Result) -> list[str]:
     about = (
         "Runs that were played in full; beside each what it would have told if it had ended when it had settled. "
         f"Attainment and GPU-hours: at most {100 * worst:.1f} % off."
-    )
+    ) + _played_before(result["cases"])
     return [about, "", *table(header, rows)]
 
 

@@ -1,5 +1,6 @@
 """What is kept is given back for the same task and the same code, and for nothing else."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from benchmarks.closedloop import command, kept_trials
 from benchmarks.closedloop.hardware import hardware_of
-from benchmarks.closedloop.kept_trials import KeptTrials, code_of
+from benchmarks.closedloop.kept_trials import KeptTrials, UnusableFolderError, code_of
 from benchmarks.closedloop.scoring import Score
 from benchmarks.closedloop.trial import CaseOf, PolicyName, Setting, Task, Trial
 from benchmarks.result_files import ROOT, STARTED, Tree
@@ -33,10 +34,11 @@ SCORE = Score(
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> KeptTrials:
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KeptTrials:
     if STARTED.commit is None:
         pytest.skip("no git repository")
-    return KeptTrials(tmp_path / "days", Tree(commit=STARTED.commit))
+    monkeypatch.setattr(kept_trials, "tree_of", lambda root: Tree(commit=STARTED.commit))
+    return KeptTrials(tmp_path, Tree(commit=STARTED.commit))
 
 
 def trial(task: Task = TASK) -> Trial:
@@ -75,7 +77,9 @@ def test_another_code_is_not_known(kept: KeptTrials, monkeypatch: pytest.MonkeyP
 
 
 def test_what_no_commit_of_ours_played_is_not_known(kept: KeptTrials) -> None:
-    KeptTrials(kept.folder, Tree(commit="0123456789ab")).keep(trial())
+    kept.keep(trial())
+    (file,) = kept.folder.iterdir()
+    file.write_text(file.read_text().replace(str(STARTED.commit), "0123456789ab"))
     assert kept.known(TASK) is None
 
 
@@ -119,7 +123,52 @@ def test_a_changed_file_changes_the_hash(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_hash_of_code_does_not_change_between_two_looks() -> None:
-    assert code_of(PolicyName.ORACLE) == code_of(PolicyName.KEDA) != code_of(PolicyName.AUTOTUNER)
+    again = kept_trials._code_of.__wrapped__(kept_trials.OTHERS)
+    assert code_of(PolicyName.KEDA) == again != code_of(PolicyName.AUTOTUNER)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"commit": "x"}', '{"commit": 1, "score": 2, "notes": 3}'])
+def test_a_damaged_file_is_told_and_its_day_played_again(
+    kept: KeptTrials, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept.keep(trial())
+    (file,) = kept.folder.iterdir()
+    file.write_text(text)
+    assert kept.known(TASK) is None
+    assert f"{file} is damaged" in capsys.readouterr().err
+
+
+def test_what_cannot_be_kept_is_said_before_anything_is_played(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for folder, says in ((file, "File exists"), (file / "below", "Not a directory"), (ROOT / "days", "in this repo")):
+        with pytest.raises(UnusableFolderError, match=says):
+            KeptTrials.at(folder)
+    assert not (ROOT / "days").exists()
+
+
+def test_nothing_is_kept_of_a_tree_that_has_changed_since(kept: KeptTrials) -> None:
+    KeptTrials(kept.folder, Tree(commit="0123456789ab")).keep(trial())
+    assert not list(kept.folder.iterdir())
+
+
+def test_an_error_ends_the_run_at_once(kept: KeptTrials, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[Task] = []
+
+    def run(task: Task) -> Trial:
+        played.append(task)
+        time.sleep(0.2)
+        return trial(task)
+
+    def full(self: KeptTrials, played: Trial) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(command, "run", run)
+    monkeypatch.setattr(KeptTrials, "keep", full)
+    tasks = [replace(TASK, case=replace(TASK.case, seed=seed)) for seed in range(20)]
+    with ThreadPoolExecutor(1) as pool, pytest.raises(OSError, match="No space"):
+        list(command._trials(tasks, pool, kept))
+    assert len(played) < 5
 
 
 def test_what_is_known_is_not_played_again(kept: KeptTrials, monkeypatch: pytest.MonkeyPatch) -> None:

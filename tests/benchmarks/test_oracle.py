@@ -171,9 +171,9 @@ def _ends_early(morning: float, stages: Sequence[tuple[Patience, float]]) -> boo
 
 def test_a_run_in_stages_ends_where_one_for_that_stage_alone_would() -> None:
     """What goes on is not begun anew, and it is the same day to the last digit."""
-    scenario = case(rate=2.0, seconds=4 * HOUR, seats=16, steady_from=0.0)
+    scenario = case(rate=2.0, seconds=2 * HOUR, seats=16, steady_from=0.0)
     plan = plans(scenario, flags_of(scenario)[:1])[0][0]
-    brief, longer = replace(PATIENCE, fewest=900.0), replace(PATIENCE, fewest=2 * HOUR)
+    brief, longer = replace(PATIENCE, fewest=900.0), replace(PATIENCE, fewest=HOUR)
 
     def scored(*stages: tuple[Patience, float]) -> Score:
         return asyncio.run(oracle._played(scenario, plan, *stages))

@@ -179,9 +179,9 @@ def is_late(reading: Reading, target: Target) -> bool:
 
 
 def late_from(target: Target, *, holding: bool) -> float:
-    """Seconds above which an objective counts as missed: by more than nothing, or by what is noise for a named class.
+    """Seconds above which an objective counts as missed: the objective, or 10 % less for a class that is named.
 
-    A class clears only when the latency is clearly inside, so that it does not flip.
+    So that a class clears only when the latency is clearly inside, and does not flip.
     """
     return target.seconds * (1 - NOISE if holding else 1.0)
 

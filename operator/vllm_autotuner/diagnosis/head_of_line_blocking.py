@@ -20,7 +20,7 @@ __all__ = ["FEWEST_REQUESTS", "TAIL", "HeadOfLineBlocking", "Spread", "Tail", "f
 TAIL: Final = Threshold(
     limit=10,
     unit="p99 over p50",
-    reason="one such request costs as much as ten typical ones; chat traffic stays below, in prompts and in waits",
+    reason="one such prompt costs as much as ten typical ones, and ten times the median wait exceeds normal spread",
     source="our choice; Azure conversation trace 2023: prompts 4.1",
 )
 FEWEST_REQUESTS: Final = Threshold(
