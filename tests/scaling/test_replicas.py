@@ -389,6 +389,16 @@ def test_requests_that_began_on_fewer_replicas_tell_of_those() -> None:
         assert desired(SLOW, held=WINDOW, seen=seen, newest=newest, tpot=0.016).replicas == replicas
 
 
+@pytest.mark.parametrize(("tail", "replicas"), [(90.0, 2), (40.0, 3)])
+def test_the_slowest_of_before_say_nothing_of_more_replicas(tail: float, replicas: int) -> None:
+    """A minute and more after a replica came most answers are of now, and a tenth is what an overload had slowed down.
+
+    Four replicas had ended a queue, and these made them eight (a load that rises threefold for a quarter of an hour).
+    """
+    seen = replace(STEADY, e2e=latency(10.0, tail=tail))
+    assert desired(SLOW, held=WINDOW, seen=seen, newest=WINDOW + 50, tpot=0.016).replicas == replicas
+
+
 def test_what_is_late_adds_none_where_nothing_is_known_of_a_replica() -> None:
     unknown = replace(observation(engine(running=39.0)), first_tokens=MANY_LATE.first_tokens, ttft=latency(9.0))
     found = desired(SLOW, held=900, seen=unknown)

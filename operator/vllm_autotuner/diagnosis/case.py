@@ -346,13 +346,16 @@ def seems_to_become_fewer(observation: Observation) -> bool:
     return later < earlier * (1 - NOISE)
 
 
-def reaches_behind(observation: Observation, moment: float) -> bool:
-    """Whether the window still includes requests that began before a moment (Unix seconds), such as a scale-out.
+def reaches_behind(case: Case, moment: float) -> bool:
+    """Whether latencies at the targets' quantile still tell of the time before a moment (Unix seconds): a scale-out.
 
-    A request reports its latencies when it ends, so a window covers requests that began up to one mean request
-    duration before it.
+    A request reports them when it ends. If more than 5 % of those that ended in the window had begun before the moment,
+    they lasted for longer than from there to its begin, and so did p95 of all. The mean request does not tell: those
+    that an overload slowed down end last.
     """
-    return observation.at - observation.window - (number(observation.e2e.mean) or 0.0) < moment
+    seen, quantile = case.observation, max(case.targets.ttft.quantile, case.targets.tpot.quantile)
+    lasted = number(seen.e2e.quantile(quantile)) or number(seen.e2e.mean) or 0.0
+    return seen.at - seen.window - lasted < moment
 
 
 def _halves(engine: EngineWindow) -> tuple[float, float]:

@@ -274,8 +274,8 @@ def not_slow_now(situation: Situation) -> NothingToGain | None:
 
 def _of_fewer_replicas(situation: Situation) -> bool:
     """Whether the measurements still cover the time before the newest replica became ready."""
-    since, observation = situation.replicas_since, situation.observation
-    return since is not None and situation.replicas > 1 and reaches_behind(observation, since.timestamp())
+    since = situation.replicas_since
+    return since is not None and situation.replicas > 1 and reaches_behind(situation.case, since.timestamp())
 
 
 def _replicas_first(situation: Situation) -> NothingToGain | None:

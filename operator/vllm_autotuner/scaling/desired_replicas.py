@@ -199,7 +199,7 @@ class _Question:
             return "requests wait, but not yet for spec.scaling.scaleOut.waitingFor"
         if not self._is_late_beyond_chance():
             return "late requests are within the error budget"
-        if self._newest is not None and reaches_behind(self.case.observation, self._newest):
+        if self._newest is not None and reaches_behind(self.case, self._newest):
             return "the measurements still cover the time before the newest replica"
         if (why := self._why_not_yet()) is not None:
             return why
