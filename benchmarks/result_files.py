@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +65,7 @@ def tree_of(root: Path) -> Tree:
     return Tree(commit=commit.strip(), changed=tuple(changed.splitlines()))
 
 
+@cache
 def is_in_history(commit: str, *, root: Path = ROOT) -> bool:
     """Whether what is checked out is a commit or comes after it."""
     return _git(root, "merge-base", "--is-ancestor", commit, "HEAD") is not None

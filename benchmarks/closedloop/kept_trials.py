@@ -38,8 +38,6 @@ PRODUCTS: Final = ("benchmarks.closedloop.trial",)
 TRIAL: Final = Path(trial.__file__)
 """Says which case is drawn, and how it is played."""
 PROFILES: Final = ROOT / "operator" / "vllm_autotuner" / "simulation" / "profiles"
-
-
 LIBRARIES: Final = ("numpy", "pydantic")
 """Whose arithmetic and rounding the figures go through."""
 

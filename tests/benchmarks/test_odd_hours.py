@@ -35,8 +35,7 @@ def odd(seed: int) -> Scenario:
     moments = sorted(source.uniform(0.0, SECONDS) for _ in range(source.randint(3, 8)))
     levels = [(at, source.choice([0.0, 0.002, 0.3 * busy, busy, 2.5 * busy])) for at in (0.0, *moments)]
     outside = [(at, rate) for at, rate in levels if not silent <= at < silent + SILENCE]
-    found: list[Disturbance] = []
-    for disturbance in (
+    possible: tuple[Disturbance, ...] = (
         MetricsOutage(at=(at := source.uniform(60.0, SECONDS)), until=at + source.choice([30.0, 200.0, 900.0])),
         Wedge(at=(at := source.uniform(60.0, SECONDS)), repaired=at + source.uniform(100.0, 900.0)),
         Upgrade(
@@ -45,15 +44,13 @@ def odd(seed: int) -> Scenario:
             step_factor=source.choice([1.0, 2.0]),
             pool_factor=source.choice([1.0, 0.5, 0.0]),
         ),
-    ):
-        if source.random() < 0.4:
-            found.append(disturbance)
+    )
     return replace(
         usual,
         duration=SECONDS,
         rate=RateCurve.steps(sorted([*outside, (silent, 0.0), (silent + SILENCE, busy), (SECONDS, 0.0)])),
         steady_from=None,
-        disturbances=tuple(found),
+        disturbances=tuple(one for one in possible if source.random() < 0.4),
         replicas=source.randint(1, 3),
         max_replicas=4,
         burstiness=source.choice([1.0, 4.0]),
