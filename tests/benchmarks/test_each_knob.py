@@ -140,7 +140,8 @@ def test_an_engine_that_lacks_memory_for_its_longest_request_starts_with_a_short
     assert deployment.ready
 
 
-def test_a_smaller_parallel_size_takes_a_shorter_limit_with_it_where_it_would_not_start() -> None:
+def test_a_smaller_parallel_size_takes_a_shorter_limit_and_fewer_slots_with_it() -> None:
+    """One GPU of this model holds no request of the present limit, and 1024 slots would take half of what it has."""
     quiet = drawn("tp-too-high", profile="qwen3-32b-h100")
     scenario = replace(
         quiet,
@@ -158,6 +159,8 @@ def test_a_smaller_parallel_size_takes_a_shorter_limit_with_it_where_it_would_no
     assert effective is not None
     assert effective.max_model_len is not None
     assert 2048 <= effective.max_model_len < 40_960
+    assert effective.max_num_seqs is not None
+    assert effective.max_num_seqs < 512
 
 
 def test_replicas_come_with_the_load_where_no_setting_may_change() -> None:

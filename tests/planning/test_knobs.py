@@ -420,5 +420,32 @@ def test_a_smaller_degree_that_holds_no_request_of_the_present_limit_takes_a_sho
     assert (isinstance(found, Proposal) and found.max_model_len == 13_568) is companion, found
 
 
+@pytest.mark.parametrize(
+    ("slots", "knobs", "taken"),
+    [
+        pytest.param((1, 1024), {"max_num_seqs": 1024}, 174, id="1024 slots"),
+        pytest.param((1, 1024), {}, 174, id="1024 by default"),
+        pytest.param((1, 1024), {"max_num_seqs": 128}, None, id="few already"),
+        pytest.param(None, {"max_num_seqs": 1024}, None, id="no bounds"),
+        pytest.param((512, 1024), {"max_num_seqs": 1024}, 512, id="the user's minimum"),
+    ],
+)
+def test_a_smaller_degree_takes_the_memory_of_unused_slots_along(
+    slots: tuple[int, int] | None, knobs: dict[str, int], taken: int | None
+) -> None:
+    """One GPU has about 16,000 tokens beside 1024 slots, and 23,000 more without them: 174 take a tenth of that."""
+    allowed = None if slots is None else IntBounds(min=slots[0], max=slots[1])
+    given = Tuning(tensor_parallel_size=AllowedInts(allowed=(1, 2)), max_num_seqs=allowed)
+    now = EngineKnobs(max_model_len=4096, tensor_parallel_size=2).updated(**knobs)
+    case = Case(id="", tuning=given, seen=SHORT, knobs=now)
+    found = smaller_degree(asked(case, DiagnosisClass.COMMUNICATION_BOUND))
+    assert isinstance(found, Proposal), found
+    assert found.max_num_seqs == taken
+    assert ("max-num-seqs becomes" in found.reason) is (taken is not None)
+    upwards = larger_degree(asked(replace(case, knobs=now.updated(tensor_parallel_size=1))))
+    assert isinstance(upwards, Proposal), upwards
+    assert upwards.max_num_seqs is None
+
+
 def test_the_longest_request_is_bounded_by_both_its_parts() -> None:
     assert longest_seen(served(FULL, prompt=500.0, output=100.0, longest=2000.0)) == 2100

@@ -199,6 +199,9 @@ class Recommendation(ApiModel):
     max_model_len: int | None = None
     """max-model-len that goes with it, without which the engine would not start; absent if it stays."""
 
+    max_num_seqs: int | None = None
+    """max-num-seqs that goes with it: the memory of more slots is missed on fewer GPUs; absent if it stays."""
+
     limited_by: str | None = None
     """What limits the recommended value."""
 

@@ -19,7 +19,7 @@ from vllm_autotuner.api.status import (
 from vllm_autotuner.change.effective import settled_knobs
 from vllm_autotuner.change.failure_memory import environment_of
 from vllm_autotuner.change.trial_deployments import FEWEST_FOR_BASELINE, FEWEST_FOR_CANARY, baseline_name, canary_name
-from vllm_autotuner.planning.bounds import with_value
+from vllm_autotuner.planning.bounds import with_values
 from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.proposal import Proposal
 
@@ -45,9 +45,7 @@ def begin(
     it; otherwise the canary is compared with the service's own pods.
     """
     before = settled_knobs(service.spec, status)
-    after = with_value(before, proposal.knob, proposal.value)
-    if proposal.max_model_len is not None:
-        after = with_value(after, Knob.MAX_MODEL_LEN, proposal.max_model_len)
+    after = with_values(before, proposal.values)
     attempt = status.history[-1].id if status.history else ""
     generation = service.metadata.generation
     text = f"{service.metadata.uid}/{generation}/{attempt}/{proposal.knob.value}={proposal.value}"

@@ -112,8 +112,10 @@ def _is_applied(foretold: Foretold, now: Now) -> bool:
     except ValueError:
         # A record of another version, or edited by hand.
         return False
-    # A length may have gone with it (`Recommendation.max_model_len`), and no latency depends on it.
+    # A length or unused slots may have gone with it (`Recommendation`), and no latency depends on them.
     same = now.knobs if knob is Knob.MAX_MODEL_LEN else now.knobs.updated(max_model_len=wanted.max_model_len)
+    if knob is Knob.TENSOR_PARALLEL_SIZE:
+        same = same.updated(max_num_seqs=wanted.max_num_seqs)
     return same == wanted and now.replicas == foretold.replicas
 
 

@@ -22,7 +22,7 @@ from vllm_autotuner.guardrails.contest import REPLICAS, gave_up_replicas
 from vllm_autotuner.guardrails.cooldown import BUDGET_WINDOW, goes_on
 from vllm_autotuner.guardrails.mode_ceiling import NO_LIMITS, Limits
 from vllm_autotuner.guardrails.reasons import HoldReason
-from vllm_autotuner.planning.bounds import opted_in, outside, with_value
+from vllm_autotuner.planning.bounds import opted_in, outside, with_values
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory, placeable
 from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.proposal import Proposal
@@ -149,7 +149,7 @@ def may_be_applied(proposal: Proposal, context: Context) -> Answer:
 
 def free_to_write(proposal: Proposal, context: Context) -> Answer:
     """Flags that another field manager declares, or that cannot be written safely, are not changed (G33)."""
-    why = context.locked.get(proposal.knob, "")
+    why = next(filter(None, (context.locked.get(knob) for knob in proposal.values)), "")
     return Hold(reason=HoldReason.OWNED_ELSEWHERE, message=f"recommended only: {why}") if why else Allow()
 
 
@@ -296,7 +296,7 @@ def fits_in_memory(proposal: Proposal, context: Context) -> Answer:
     """Configurations that need at least as much memory as one that ran out of it are never tried (G06)."""
     if proposal.knob is Knob.REPLICAS:
         return Allow()
-    answer = finds_memory(context.infeasible, with_value(context.knobs, proposal.knob, proposal.value))
+    answer = finds_memory(context.infeasible, with_values(context.knobs, proposal.values))
     if isinstance(answer, Infeasible):
         return Deny(reason=HoldReason.INFEASIBLE, message=answer.why)
     return Allow()
@@ -339,10 +339,7 @@ def finds_gpus(proposal: Proposal, context: Context) -> Answer:
 def inside_bounds(proposal: Proposal, context: Context) -> Answer:
     """The values are within the user's bounds, checked again independently of the planner (G04)."""
     spec = context.spec
-    values = [(proposal.knob, proposal.value)]
-    if proposal.max_model_len is not None:
-        values.append((Knob.MAX_MODEL_LEN, proposal.max_model_len))
-    for knob, value in values:
+    for knob, value in proposal.values.items():
         if message := outside(knob, value, tuning=spec.tuning, scaling=spec.scaling):
             return Deny(reason=HoldReason.OUT_OF_BOUNDS, message=message)
     return Allow()

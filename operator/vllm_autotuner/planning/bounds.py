@@ -3,10 +3,12 @@
 Must not: judge whether a value is useful or feasible.
 """
 
+from collections.abc import Mapping
+
 from vllm_autotuner.api.knobs import EngineKnobs, Knob
 from vllm_autotuner.api.spec import AllowedInts, AllowedStrings, IntBounds, Scaling, Tuning
 
-__all__ = ["opted_in", "outside", "value_of", "void", "with_value"]
+__all__ = ["opted_in", "outside", "value_of", "void", "with_value", "with_values"]
 
 
 def opted_in(knob: Knob, *, tuning: Tuning, scaling: Scaling | None) -> bool:
@@ -52,11 +54,16 @@ def value_of(knob: Knob, knobs: EngineKnobs) -> int | str | None:
 
 def with_value(knobs: EngineKnobs, knob: Knob, value: int | str) -> EngineKnobs:
     """Return the knobs with this value. Raises ValueError for replicas, and for a value that is none of the knob's."""
-    if knob is Knob.REPLICAS:
+    return with_values(knobs, {knob: value})
+
+
+def with_values(knobs: EngineKnobs, values: Mapping[Knob, int | str]) -> EngineKnobs:
+    """Return the knobs with all of these values. Raises ValueError as `with_value`."""
+    if Knob.REPLICAS in values:
         raise ValueError("replicas are not an engine setting")
     # By the names of the API, which are the values of `Knob`. Validated, unlike `model_copy`: what is written to status
     # must be readable again.
-    return EngineKnobs.model_validate({**knobs.model_dump(), knob.value: value})
+    return EngineKnobs.model_validate({**knobs.model_dump(), **{knob.value: value for knob, value in values.items()}})
 
 
 def _field(knob: Knob) -> str:

@@ -29,6 +29,7 @@ from vllm_autotuner.planning.feasibility import (
 from vllm_autotuner.planning.forecast import longest_length, pool_with
 from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import RUNS_AWAY, Situation
+from vllm_autotuner.planning.unused_slots import Spare, fewer_slots
 
 __all__ = ["larger_degree", "smaller_degree"]
 
@@ -91,6 +92,14 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
     longest = longest_length(situation)
     free_gpus = placeable(platform.free_gpus, devices=degree)
     pool, shorter = pool_with(situation, degree=degree), None
+    spare = fewer_slots(situation, degree=degree) if degree < (knobs.tensor_parallel_size or 1) else None
+    slots = spare.slots if isinstance(spare, Spare) and situation.tuning.max_num_seqs is not None else None
+    if isinstance(spare, Spare) and slots is not None:
+        pool = pool_with(situation, degree=degree, max_num_seqs=slots)
+        reason += (
+            f" max-num-seqs becomes {slots} in the same change: with fewer slots about {spare.tokens:,.0f} tokens more "
+            "fit into the KV cache."
+        )
     if isinstance(pool, PoolEstimate) and longest is not None and pool.low < longest:
         shorter = length_within(situation, tokens=pool.low)
         if shorter is not None:
@@ -132,5 +141,6 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
         limited_by=STEP_LIMIT,
         recommend_only=recommend_only,
         max_model_len=shorter,
+        max_num_seqs=slots,
         extra_gpus=(degree - (knobs.tensor_parallel_size or 1)) * max(1, situation.replicas),
     )

@@ -20,7 +20,7 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.prefill_bound import prompts_contend
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.reading import Measured
-from vllm_autotuner.planning.bounds import with_value
+from vllm_autotuner.planning.bounds import with_values
 from vllm_autotuner.planning.context_length import shorter_context, shorter_to_start
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory
 from vllm_autotuner.planning.forecast import (
@@ -143,7 +143,7 @@ def _known_infeasible(proposal: Proposal, situation: Situation) -> str:
     """Return why it would run out of memory, as a similar configuration has; empty if none has."""
     if proposal.knob is Knob.REPLICAS:
         return ""
-    answer = finds_memory(situation.infeasible, with_value(situation.knobs, proposal.knob, proposal.value))
+    answer = finds_memory(situation.infeasible, with_values(situation.knobs, proposal.values))
     return f"{proposal.knob.value} {proposal.value}: {answer.why}" if isinstance(answer, Infeasible) else ""
 
 
@@ -157,7 +157,8 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
     saving = situation.tuning.save_gpus and is_known_for_long(situation.observation)
     judged = []
     for proposal, named in proposals:
-        setting = setting_with(now, proposal.knob, proposal.value, situation=situation)
+        slots = proposal.max_num_seqs
+        setting = setting_with(now, proposal.knob, proposal.value, situation=situation, slots=slots)
         after = outlook(setting, situation=situation, too_few=too_few)
         lost = ""
         # Steps are at most to twice the size: what needs four GPUs would never be begun.

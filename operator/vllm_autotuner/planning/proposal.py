@@ -3,6 +3,7 @@
 Must not: be executed directly. Guardrails check it first; only the package `change` turns it into a change.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vllm_autotuner.api.knobs import Knob
@@ -41,10 +42,18 @@ class Proposal:
     """What the KV cache of one replica holds now, where the change is for a larger one; None for any other."""
     max_model_len: int | None = None
     """max-model-len that goes with it, in one change: without it the engine would not start. None: it stays."""
+    max_num_seqs: int | None = None
+    """max-num-seqs that goes with it: the memory of more slots is missed on fewer GPUs. None: it stays."""
     extra_replicas: int = 0
     """Replicas that it adds."""
     extra_gpus: int = 0
     """GPUs that it adds to the current replicas; negative if it frees some."""
+
+    @property
+    def values(self) -> Mapping[Knob, int | str]:
+        """All that it sets: the value, and those of the knobs that go with it."""
+        companions = {Knob.MAX_MODEL_LEN: self.max_model_len, Knob.MAX_NUM_SEQS: self.max_num_seqs}
+        return {self.knob: self.value} | {knob: value for knob, value in companions.items() if value is not None}
 
     @property
     def count(self) -> int:

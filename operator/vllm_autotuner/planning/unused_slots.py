@@ -1,4 +1,5 @@
-"""Proposes fewer slots (max-num-seqs) than are ever used, so that their memory becomes KV cache.
+"""Proposes fewer slots (max-num-seqs) than are ever used, so that their memory becomes KV cache: alone, or in one
+change with fewer GPUs per replica, where as many slots would take most of what is left.
 
 vLLM sets memory aside for the sampling of max-num-seqs sequences when it starts: 5.7 GiB for 1024 of a vocabulary of
 152,000. Where the KV cache holds a few dozen sequences, the rest of the slots takes memory from it for nothing.
@@ -7,6 +8,7 @@ Must not: propose fewer slots than twice what the larger KV cache holds, or than
 """
 
 import math
+from dataclasses import dataclass
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
@@ -25,14 +27,48 @@ from vllm_autotuner.planning.max_num_seqs import (
 from vllm_autotuner.planning.proposal import NothingToGain, Proposal
 from vllm_autotuner.planning.situation import Situation
 
-__all__ = ["memory_of_unused_slots"]
+__all__ = ["Spare", "fewer_slots", "memory_of_unused_slots"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """Fewer slots, and what they free."""
+
+    slots: int
+    tokens: float
+    """About as many more fit into the KV cache."""
+    limited_by: str
+    told: str
+    """The slots of now, in words."""
 
 
 def memory_of_unused_slots(situation: Situation) -> Proposal | NothingToGain:
-    """Lower max-num-seqs until the slots take no more than noise from the KV cache.
+    """Lower max-num-seqs until the slots take no more than noise from the KV cache."""
+    spare = fewer_slots(situation)
+    if isinstance(spare, NothingToGain):
+        return spare
+    return Proposal(
+        knob=Knob.MAX_NUM_SEQS,
+        current=situation.knobs.max_num_seqs,
+        value=spare.slots,
+        # More cache shows in a full one only, and the extra pods of a trial relieve it: it is judged by the cache that
+        # its pods export, and by doing no harm.
+        target=ChangeTarget.GPUS,
+        kv_cache_tokens=pool_tokens(situation.observation),
+        reason=f"The KV cache holds {kv_bound(situation.observation)} sequences at observed lengths, and the engine "
+        f"sets memory aside for {spare.told}. With {spare.slots} about {spare.tokens:,.0f} tokens more fit into the "
+        "KV cache.",
+        confidence=Confidence.MEDIUM,
+        limited_by=spare.limited_by,
+        recommend_only="" if situation.tuning.max_num_seqs is not None else NO_BOUNDS,
+    )
 
-    No further, because requests may become shorter, and the next change may hold more of them: not below twice what the
-    KV cache would hold with all the memory of the slots.
+
+def fewer_slots(situation: Situation, *, degree: int | None = None) -> Spare | NothingToGain:
+    """Return so few slots that they take no more than noise from the KV cache, with so many GPUs per replica.
+
+    No fewer, because requests may become shorter, and the next change may hold more of them: not below twice what the
+    KV cache would hold with all the memory of the slots. `degree`: None for the present one.
     """
     slots, held = slots_now(situation), kv_bound(situation.observation)
     # All slots in use where the flag is left out: something else than the flag has set fewer.
@@ -41,19 +77,20 @@ def memory_of_unused_slots(situation: Situation) -> Proposal | NothingToGain:
     )
     if slots is None or held is None or elsewhere:
         return NothingToGain(f"the memory of slots: {UNKNOWN_CAPACITY if held is None else PRESENT_UNKNOWN}")
-    most = pool_with(situation, max_num_seqs=1)
-    if isinstance(most, UnknownPool):
-        return NothingToGain(f"the memory of slots: {most.why}")
+    tokens = pool_tokens(situation.observation)
+    now, most = (pool_with(situation, degree=degree, max_num_seqs=each) for each in (slots, 1))
+    if isinstance(now, UnknownPool) or isinstance(most, UnknownPool) or not tokens:
+        why = next((each.why for each in (now, most) if isinstance(each, UnknownPool)), UNKNOWN_CAPACITY)
+        return NothingToGain(f"the memory of slots: {why}")
     failed = [value for value in situation.failed_seats if value < slots]
     if failed:
         return NothingToGain(f"the memory of slots: max-num-seqs {max(failed)} was rolled back or declined")
-    # Of fewer slots the low end is the KV cache of now: as if they freed nothing.
-    each = (most.tokens - most.low) / max(1, slots - 1)
+    each = (most.tokens - now.tokens) / max(1, slots - 1)
     spared = slots if each <= 0 else math.floor(most.tokens * NOISE / each)
     batch = math.ceil(max(map(busy_batch, situation.observation.engines)))
     bounds = situation.tuning.max_num_seqs
     found = limited(
-        max(batch, spared, math.ceil(LARGEST_STEP * held * most.tokens / most.low)),
+        max(batch, spared, math.ceil(LARGEST_STEP * held * most.tokens / tokens)),
         limits=user_limits("maxNumSeqs", bounds),
     )
     told = f"max-num-seqs {slots}{'' if situation.knobs.max_num_seqs else ' (the default, if no flag sets it)'}"
@@ -61,19 +98,6 @@ def memory_of_unused_slots(situation: Situation) -> Proposal | NothingToGain:
         return NothingToGain(
             f"{told} cannot be lowered far enough (limit: {found.limited_by or 'what the cache holds'})"
         )
-    if (freed := each * (slots - found.value)) <= most.low * NOISE:
+    if (freed := each * (slots - found.value)) <= now.tokens * NOISE:
         return NothingToGain(f"{told} takes about {freed:,.0f} tokens from the KV cache: within noise")
-    return Proposal(
-        knob=Knob.MAX_NUM_SEQS,
-        current=situation.knobs.max_num_seqs,
-        value=found.value,
-        # More cache shows in a full one only, and the extra pods of a trial relieve it: it is judged by the cache that
-        # its pods export, and by doing no harm.
-        target=ChangeTarget.GPUS,
-        kv_cache_tokens=pool_tokens(situation.observation),
-        reason=f"The KV cache holds {held} sequences at observed lengths, and the engine sets memory aside for {told}. "
-        f"With {found.value} about {freed:,.0f} tokens more fit into the KV cache.",
-        confidence=Confidence.MEDIUM,
-        limited_by=found.limited_by,
-        recommend_only="" if bounds is not None else NO_BOUNDS,
-    )
+    return Spare(slots=found.value, tokens=freed, limited_by=found.limited_by or "what the cache holds", told=told)

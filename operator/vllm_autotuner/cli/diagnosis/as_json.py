@@ -112,6 +112,7 @@ def _recommendation(proposal: Proposal) -> dict[str, Any]:
         "current": proposal.current,
         "value": proposal.value,
         "maxModelLen": proposal.max_model_len,
+        "maxNumSeqs": proposal.max_num_seqs,
         "flag": flag_of(proposal),
         "target": proposal.target.value,
         "reason": proposal.reason,
@@ -129,10 +130,10 @@ def flag_of(proposal: Proposal) -> str | None:
     """The command-line arguments that do what is proposed; None for what is no flag of the engine."""
     if proposal.knob is Knob.REPLICAS:
         return None
-    knobs = EngineKnobs.model_validate({proposal.knob.value: proposal.value})
+    knobs = EngineKnobs.model_validate({knob.value: value for knob, value in proposal.values.items()})
     flags = render_flags(
         max_num_seqs=knobs.max_num_seqs,
-        max_model_len=knobs.max_model_len if proposal.max_model_len is None else proposal.max_model_len,
+        max_model_len=knobs.max_model_len,
         kv_cache_dtype=knobs.kv_cache_dtype,
         tensor_parallel_size=knobs.tensor_parallel_size,
     )

@@ -222,6 +222,7 @@ def _json(history: History) -> dict[str, Any]:
                 "current": each.proposal.current,
                 "value": each.proposal.value,
                 "maxModelLen": each.proposal.max_model_len,
+                "maxNumSeqs": each.proposal.max_num_seqs,
                 "limitedBy": each.proposal.limited_by,
                 "confidence": each.proposal.confidence.value,
                 "shadow": {"windows": len(each.misses), "medianError": each.error},

@@ -84,7 +84,7 @@ def export_text(
 
 
 def _recommended(found: Recommendation) -> Mapping[Knob, int | str]:
-    """Return the value, and that of the knob that goes with it."""
+    """Return the value, and those of the knobs that go with it."""
     try:
         knob = Knob(found.knob)
     except ValueError:
@@ -93,7 +93,8 @@ def _recommended(found: Recommendation) -> Mapping[Knob, int | str]:
     value = knob_value(text)
     if isinstance(value, str) and knob is not Knob.KV_CACHE_DTYPE:
         raise CommandError(f"the recommended {knob.value} {text!r} is not a number: status.recommendation was edited")
-    return {knob: value} if found.max_model_len is None else {knob: value, Knob.MAX_MODEL_LEN: found.max_model_len}
+    others = {Knob.MAX_MODEL_LEN: found.max_model_len, Knob.MAX_NUM_SEQS: found.max_num_seqs}
+    return {knob: value} | {other: number for other, number in others.items() if number is not None}
 
 
 def _of_service(service: VLLMService, recommended: Mapping[Knob, int | str]) -> _Object:

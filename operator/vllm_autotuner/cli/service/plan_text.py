@@ -100,6 +100,7 @@ def _candidate_json(candidate: Considered) -> dict[str, Any]:
         "current": proposal.current,
         "value": proposal.value,
         "maxModelLen": proposal.max_model_len,
+        "maxNumSeqs": proposal.max_num_seqs,
         "chosen": not candidate.lost,
         "lostBecause": candidate.lost or None,
         "limitedBy": proposal.limited_by,

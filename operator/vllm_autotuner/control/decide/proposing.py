@@ -103,7 +103,7 @@ def _in_steady_state(status: VLLMServiceStatus, inputs: Inputs, *, situation: Si
     approved = proposal is not None and standing is not None and _approves(standing, proposal, inputs=inputs)
     if proposal is not None and standing is not None and approved:
         # The approval is for the value in the recommendation, not for a slightly different new one.
-        proposal = replace(proposal, value=recommended_value(standing))
+        proposal = replace(proposal, value=recommended_value(standing), max_num_seqs=standing.max_num_seqs)
     change = None
     if proposal is not None and proposal.knob is not Knob.REPLICAS:
         change = _change_of(proposal, status, inputs=inputs, situation=situation)

@@ -43,7 +43,7 @@ def recommended(
         return before if same else before.updated(reason=proposal.reason + obstacle, held_by=held_by)
     current, value = _text(proposal.current), proposal.value
     # With the time: an approval is not valid for the same recommendation when it comes back later (G41).
-    wanted = f"{proposal.knob.value}/{current}/{value}/{proposal.max_model_len}"
+    wanted = f"{proposal.knob.value}/{current}/{value}/{proposal.max_model_len}/{proposal.max_num_seqs}"
     text = f"{inputs.service.metadata.uid}/{wanted}/{inputs.now.isoformat()}"
     return Recommendation(
         id=hashlib.sha256(text.encode()).hexdigest()[:8],
@@ -51,6 +51,7 @@ def recommended(
         current=current,
         recommended=str(value),
         max_model_len=proposal.max_model_len,
+        max_num_seqs=proposal.max_num_seqs,
         limited_by=proposal.limited_by,
         predicted=predicted_of(proposal),
         reason=proposal.reason + obstacle,
@@ -69,13 +70,17 @@ def approval_expired(standing: Recommendation, inputs: Inputs) -> bool:
 def still_says(standing: Recommendation, proposal: Proposal) -> bool:
     """Whether a proposal equals the current recommendation: same knob, same current value, and about the same value.
 
-    And the same length that goes with it: who approves it approves both.
+    And the same length that goes with it, and about the same slots: who approves it approves them, too.
     """
     if standing.knob != proposal.knob.value or standing.current != _text(proposal.current):
         return False
     if standing.max_model_len != proposal.max_model_len:
         return False
-    said, value = recommended_value(standing), proposal.value
+    slots = (standing.max_num_seqs, proposal.max_num_seqs)
+    return _is_about(*slots) and _is_about(recommended_value(standing), proposal.value)
+
+
+def _is_about(said: int | str | None, value: int | str | None) -> bool:
     if not isinstance(said, int) or not isinstance(value, int):
         return said == value
     return abs(said - value) <= SAME_RECOMMENDATION * said
