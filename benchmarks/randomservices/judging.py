@@ -138,6 +138,8 @@ def change_of(service: Service, proposal: Proposal) -> Change:
     flags, replicas = service.flags, service.replicas
     if proposal.max_model_len is not None:
         flags = replace(flags, max_model_len=proposal.max_model_len)
+    if proposal.max_num_seqs is not None:
+        flags = replace(flags, max_num_seqs=proposal.max_num_seqs)
     match proposal.knob:
         case Knob.MAX_NUM_SEQS:
             flags = replace(flags, max_num_seqs=proposal.count)

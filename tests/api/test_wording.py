@@ -2,7 +2,7 @@
 
 import pytest
 
-from vllm_autotuner.api.wording import counted, told_apart, told_seconds, told_waiting, with_unit
+from vllm_autotuner.api.wording import counted, told_advice, told_apart, told_seconds, told_waiting, with_unit
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,22 @@ def test_a_unit_agrees_with_its_number(number: str, unit: str, told: str) -> Non
 )
 def test_a_miss_can_be_read_from_the_digits(seconds: float, limit: float, told: tuple[str, str]) -> None:
     assert told_apart(seconds, limit) == told
+
+
+@pytest.mark.parametrize(
+    ("companions", "told"),
+    [
+        ({}, "tensorParallelSize 2 -> 1"),
+        ({"maxNumSeqs": 174}, "tensorParallelSize 2 -> 1 with maxNumSeqs 174"),
+        (
+            {"maxNumSeqs": 174, "maxModelLen": 8192},
+            "tensorParallelSize 2 -> 1 with maxNumSeqs 174 and maxModelLen 8192",
+        ),
+    ],
+)
+def test_what_goes_with_a_value_is_told_with_it(companions: dict[str, int], told: str) -> None:
+    assert told_advice({"knob": "tensorParallelSize", "current": "2", "recommended": "1", **companions}) == told
+
+
+def test_a_value_that_was_not_set_is_the_default() -> None:
+    assert told_advice({"knob": "maxNumSeqs", "recommended": "64"}) == "maxNumSeqs default -> 64"

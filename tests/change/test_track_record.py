@@ -97,6 +97,16 @@ def test_a_length_that_went_with_it_does_not_hide_that_it_was_done() -> None:
     assert found.came is None, "nobody has set the length"
 
 
+def test_slots_that_went_with_it_are_part_of_what_was_foretold() -> None:
+    (smaller,) = made(knob="tensorParallelSize", current="2", recommended="1", max_num_seqs=174)
+    before = THEN.updated(tensor_parallel_size=2)
+    asked = (smaller.updated(knobs=before),)
+    done = before.updated(tensor_parallel_size=1, max_num_seqs=174)
+    (found,) = followed_up(asked, later(done))
+    assert found.came is not None
+    assert followed_up(asked, later(done.updated(max_num_seqs=8))) == asked, "requests wait for 8 slots"
+
+
 def test_done_by_a_person_under_a_like_load_it_is_compared() -> None:
     (found,) = followed_up(made(), later())
     came = found.came

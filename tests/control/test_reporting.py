@@ -133,6 +133,23 @@ def test_a_length_that_goes_with_it_is_part_of_what_is_approved() -> None:
     assert (shorter.max_model_len, without.max_model_len) == (4096, None)
 
 
+def test_as_many_slots_as_were_approved_are_enough_where_fewer_are_wanted_by_now() -> None:
+    """They follow the load from tick to tick: an approval would rarely find what it is for."""
+    with_slots = replace(PROPOSAL, max_num_seqs=200)
+    first = shown(with_slots)
+    assert first is not None
+    assert first.told.endswith("with maxNumSeqs 200")
+    fewer = shown(replace(with_slots, max_num_seqs=150), before=first)
+    assert fewer is not None
+    assert (fewer.id, fewer.max_num_seqs) == (first.id, 200)
+    for wanted in (220, None):
+        other = shown(replace(with_slots, max_num_seqs=wanted), before=first)
+        assert other is not None
+        assert (other.id != first.id, other.max_num_seqs) == (True, wanted)
+    assert STANDING is not None
+    assert not still_says(STANDING.updated(max_num_seqs=8), with_slots), "nobody may slip in fewer"
+
+
 def test_a_window_that_never_opens_is_told_before_a_change_waits_for_it() -> None:
     desk = Desk()
     desk.edit(tuning__windows=[{"schedule": "0 2 * * *", "timeZone": "Mars/Phobos", "duration": "4h"}])

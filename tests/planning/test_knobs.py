@@ -431,7 +431,7 @@ def test_a_smaller_degree_that_holds_no_request_of_the_present_limit_takes_a_sho
     ],
 )
 def test_a_smaller_degree_takes_the_memory_of_unused_slots_along(
-    slots: tuple[int, int] | None, knobs: dict[str, int], taken: int | None
+    slots: tuple[int, int] | None, knobs: dict[str, Any], taken: int | None
 ) -> None:
     """One GPU has about 16,000 tokens beside 1024 slots, and 23,000 more without them: 174 take a tenth of that."""
     allowed = None if slots is None else IntBounds(min=slots[0], max=slots[1])
@@ -441,7 +441,10 @@ def test_a_smaller_degree_takes_the_memory_of_unused_slots_along(
     found = smaller_degree(asked(case, DiagnosisClass.COMMUNICATION_BOUND))
     assert isinstance(found, Proposal), found
     assert found.max_num_seqs == taken
-    assert ("max-num-seqs becomes" in found.reason) is (taken is not None)
+    assert ("Fewer slots leave the KV cache" in found.reason) is (taken is not None)
+    failed = smaller_degree(asked(replace(case, failed=(("maxNumSeqs", "100"),)), DiagnosisClass.COMMUNICATION_BOUND))
+    assert isinstance(failed, Proposal)
+    assert failed.max_num_seqs == taken, "100 slots failed beside another KV cache"
     upwards = larger_degree(asked(replace(case, knobs=now.updated(tensor_parallel_size=1))))
     assert isinstance(upwards, Proposal), upwards
     assert upwards.max_num_seqs is None

@@ -44,6 +44,7 @@ from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.api.model import ApiModel
 from vllm_autotuner.api.scale_ins import SCALE_INS_LENGTH, ScaleInTried
 from vllm_autotuner.api.track_record import Came, ComparedBy, Foretold
+from vllm_autotuner.api.wording import told_value
 
 __all__ = [
     "ANALYSIS_LENGTH",
@@ -219,6 +220,17 @@ class Recommendation(ApiModel):
 
     first_seen: Timestamp | None = None
     """When this was first recommended."""
+
+    @property
+    def told(self) -> str:
+        """What is recommended, in words."""
+        return told_value(
+            self.knob,
+            self.current,
+            self.recommended,
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+        )
 
 
 class Summary(ApiModel):

@@ -67,6 +67,9 @@ class Foretold(ApiModel):
     recommended: str
     """The recommended value."""
 
+    max_num_seqs: int | None = None
+    """max-num-seqs that goes with it; absent if it stays."""
+
     made_at: Timestamp
     """When it was made."""
 

@@ -4,9 +4,10 @@ In the lowest layer, because diagnosis, planning and verdicts all format the sam
 Must not: turn an unknown value into a number. Nothing parses these texts.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-__all__ = ["counted", "told_apart", "told_seconds", "told_waiting", "with_unit"]
+__all__ = ["counted", "told_advice", "told_apart", "told_seconds", "told_value", "told_waiting", "with_unit"]
 
 WHOLE: Final = 10
 """Milliseconds from which no decimals are shown; smaller values have two digits, as an objective may be below 1 ms."""
@@ -23,6 +24,26 @@ def with_unit(number: str, unit: str) -> str:
     if number == "1":
         noun = noun.removesuffix("s") or noun
     return f"{number} {noun}{per}{time}".strip()
+
+
+def told_value(
+    knob: str,
+    before: int | str | None,
+    after: int | str,
+    *,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+) -> str:
+    """A value with those that go with it. Worked: tensorParallelSize 2 -> 1 with maxNumSeqs 174."""
+    companions = {"maxNumSeqs": max_num_seqs, "maxModelLen": max_model_len}
+    told = " and ".join(f"{name} {value}" for name, value in companions.items() if value is not None)
+    return f"{knob} {before or 'default'} -> {after}" + (f" with {told}" if told else "")
+
+
+def told_advice(advice: Mapping[str, Any]) -> str:
+    """The same of a recommendation as a status has it, which may have been edited by hand."""
+    companions = {"max_model_len": advice.get("maxModelLen"), "max_num_seqs": advice.get("maxNumSeqs")}
+    return told_value(advice["knob"], advice.get("current"), advice["recommended"], **companions)
 
 
 def told_waiting(requests: float) -> str:

@@ -68,6 +68,7 @@ def noted(
         knob=made.knob,
         current=made.current,
         recommended=made.recommended,
+        max_num_seqs=made.max_num_seqs,
         made_at=now.at,
         knobs=now.knobs,
         replicas=now.replicas,
@@ -112,10 +113,10 @@ def _is_applied(foretold: Foretold, now: Now) -> bool:
     except ValueError:
         # A record of another version, or edited by hand.
         return False
-    # A length or unused slots may have gone with it (`Recommendation`), and no latency depends on them.
+    if foretold.max_num_seqs is not None:
+        wanted = wanted.updated(max_num_seqs=foretold.max_num_seqs)
+    # A length may have gone with it (`Recommendation.max_model_len`), and no latency depends on it.
     same = now.knobs if knob is Knob.MAX_MODEL_LEN else now.knobs.updated(max_model_len=wanted.max_model_len)
-    if knob is Knob.TENSOR_PARALLEL_SIZE:
-        same = same.updated(max_num_seqs=wanted.max_num_seqs)
     return same == wanted and now.replicas == foretold.replicas
 
 

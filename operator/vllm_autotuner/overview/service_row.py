@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from vllm_autotuner.api.wording import told_advice
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.overview.class_looks import Look, Severity, look_of
 
@@ -97,7 +98,7 @@ def _next(status: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     advice = status.get("recommendation")
     if not advice:
         return ""
-    return f"recommends {advice['knob']} {advice.get('current') or 'default'} -> {advice['recommended']}"
+    return f"recommends {told_advice(advice)}"
 
 
 def _urgency(row: ServiceRow) -> int:

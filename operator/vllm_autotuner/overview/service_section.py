@@ -104,7 +104,7 @@ def _recommendation(found: Recommendation | None) -> Iterator[tuple[str, str]]:
     if found is None:
         yield "recommendation", "none"
         return
-    yield "recommendation", f"{found.knob} {found.current or 'default'} -> {found.recommended}"
+    yield "recommendation", found.told
     effects = predicted_effects([to_wire(each) for each in found.predicted])
     for name, text in (
         ("why", found.reason),

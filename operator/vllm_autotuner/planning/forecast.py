@@ -121,13 +121,8 @@ def current_setting(situation: Situation) -> Setting:
     )
 
 
-def setting_with(
-    now: Setting, knob: Knob, value: int | str, *, situation: Situation, slots: int | None = None
-) -> Setting:
-    """Return `now` with one knob moved: what the cache and the step become by it, as far as that is known.
-
-    `slots`: max-num-seqs that goes with another tensor-parallel size.
-    """
+def setting_with(now: Setting, knob: Knob, value: int | str, *, situation: Situation) -> Setting:
+    """Return `now` with one knob moved: what the cache and the step become by it, as far as that is known."""
     match knob:
         case Knob.REPLICAS:
             return replace(now, replicas=int(value))
@@ -144,9 +139,8 @@ def setting_with(
             return _with_pool(now, pool_with(situation, kv_cache_dtype=str(value)))
         case Knob.TENSOR_PARALLEL_SIZE:
             degree = int(value)
-            moved = _with_pool(now, pool_with(situation, degree=degree, max_num_seqs=slots))
-            if slots is not None and isinstance(moved.replica, Replica):
-                moved = replace(moved, replica=replace(moved.replica, seats=slots))
+            # As if no slots went with it: what their memory is worth is inferred, and a trial need not show it.
+            moved = _with_pool(now, pool_with(situation, degree=degree))
             return replace(moved, degree=degree, replica=_at_degree(moved.replica, now, degree, situation=situation))
 
 

@@ -96,18 +96,17 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
     slots = spare.slots if isinstance(spare, Spare) and situation.tuning.max_num_seqs is not None else None
     if isinstance(spare, Spare) and slots is not None:
         pool = pool_with(situation, degree=degree, max_num_seqs=slots)
-        reason += (
-            f" max-num-seqs becomes {slots} in the same change: with fewer slots about {spare.tokens:,.0f} tokens more "
-            "fit into the KV cache."
-        )
+        # Without the number: it moves with the load, and an approval is for the one that was shown.
+        reason += f" Fewer slots leave the KV cache about {spare.tokens:,.0f} tokens more, in the same change."
     if isinstance(pool, PoolEstimate) and longest is not None and pool.low < longest:
         shorter = length_within(situation, tokens=pool.low)
         if shorter is not None:
-            longest = shorter
+            held = "would hold" if pool.tokens < longest else "may hold"
             reason += (
-                f" max-model-len becomes {shorter} in the same change: the KV cache would hold no request of the "
-                "present limit."
+                f" max-model-len becomes {shorter} in the same change: the KV cache {held} no request of the present "
+                "limit."
             )
+            longest = shorter
     answer = verdict(
         (
             heads_divide(platform.shape, degree),

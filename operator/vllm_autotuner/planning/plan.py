@@ -157,8 +157,7 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
     saving = situation.tuning.save_gpus and is_known_for_long(situation.observation)
     judged = []
     for proposal, named in proposals:
-        slots = proposal.max_num_seqs
-        setting = setting_with(now, proposal.knob, proposal.value, situation=situation, slots=slots)
+        setting = setting_with(now, proposal.knob, proposal.value, situation=situation)
         after = outlook(setting, situation=situation, too_few=too_few)
         lost = ""
         # Steps are at most to twice the size: what needs four GPUs would never be begun.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
+from vllm_autotuner.api.wording import told_value
 
 __all__ = ["NothingToGain", "Predicted", "Proposal"]
 
@@ -54,6 +55,13 @@ class Proposal:
         """All that it sets: the value, and those of the knobs that go with it."""
         companions = {Knob.MAX_MODEL_LEN: self.max_model_len, Knob.MAX_NUM_SEQS: self.max_num_seqs}
         return {self.knob: self.value} | {knob: value for knob, value in companions.items() if value is not None}
+
+    @property
+    def told(self) -> str:
+        """What is proposed, in words."""
+        return told_value(
+            self.knob.value, self.current, self.value, max_model_len=self.max_model_len, max_num_seqs=self.max_num_seqs
+        )
 
     @property
     def count(self) -> int:

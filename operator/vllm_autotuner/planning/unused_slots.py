@@ -37,7 +37,7 @@ class Spare:
     slots: int
     tokens: float
     """About as many more fit into the KV cache."""
-    limited_by: str
+    limited_by: str | None
     told: str
     """The slots of now, in words."""
 
@@ -83,7 +83,8 @@ def fewer_slots(situation: Situation, *, degree: int | None = None) -> Spare | N
         why = next((each.why for each in (now, most) if isinstance(each, UnknownPool)), UNKNOWN_CAPACITY)
         return NothingToGain(f"the memory of slots: {why}")
     failed = [value for value in situation.failed_seats if value < slots]
-    if failed:
+    # With other GPUs such a value failed by another KV cache and other steps.
+    if failed and degree is None:
         return NothingToGain(f"the memory of slots: max-num-seqs {max(failed)} was rolled back or declined")
     each = (most.tokens - now.tokens) / max(1, slots - 1)
     spared = slots if each <= 0 else math.floor(most.tokens * NOISE / each)
@@ -100,4 +101,4 @@ def fewer_slots(situation: Situation, *, degree: int | None = None) -> Spare | N
         )
     if (freed := each * (slots - found.value)) <= now.tokens * NOISE:
         return NothingToGain(f"{told} takes about {freed:,.0f} tokens from the KV cache: within noise")
-    return Spare(slots=found.value, tokens=freed, limited_by=found.limited_by or "what the cache holds", told=told)
+    return Spare(slots=found.value, tokens=freed, limited_by=found.limited_by, told=told)

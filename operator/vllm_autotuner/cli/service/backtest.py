@@ -196,11 +196,10 @@ def _print(history: History) -> None:
 
 def _row(each: Standing) -> Sequence[str]:
     proposal = each.proposal
-    now = "default" if proposal.current is None else proposal.current
     tested = "not tested" if each.error is None else f"{each.error:.1%} off, {len(each.misses)} windows"
     since, until = (rfc3339(time, timespec="minutes") for time in (each.since, each.until))
-    change, limit = f"{proposal.knob.value} {now} -> {proposal.value}", proposal.limited_by or ""
-    return [since, until, str(each.looks), each.named.value, printable(change), printable(limit), tested]
+    limit = proposal.limited_by or ""
+    return [since, until, str(each.looks), each.named.value, printable(proposal.told), printable(limit), tested]
 
 
 def _json(history: History) -> dict[str, Any]:

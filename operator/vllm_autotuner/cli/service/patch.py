@@ -151,7 +151,7 @@ def _of_deployment(deployment: Mapping[str, Any], recommended: Mapping[Knob, int
 
 def _comment(found: Recommendation) -> str:
     limit = f", limited by {found.limited_by}" if found.limited_by else ""
-    lines = [f"{found.knob} {found.current or 'default'} -> {found.recommended}{limit} (recommendation {found.id})"]
+    lines = [f"{found.told}{limit} (recommendation {found.id})"]
     lines += " ".join(found.reason.split()).split(". ")
     return "".join(f"# {line.rstrip('.')}.\n" for line in lines if line)
 

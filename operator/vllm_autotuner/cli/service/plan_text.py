@@ -55,9 +55,8 @@ def _table(plan: Plan) -> WholeTable:
     if plan.before is not None:
         table.add_row("current", *_cells(plan.before), "")
     for each in (*plan.considered, *plan.not_worth)[:SHOWN]:
-        name = f"{each.proposal.knob.value} {_or_default(each.proposal.current)} -> {each.proposal.value}"
         cells = [""] * (len(COLUMNS) - 2) if each.after is None else _cells(each.after)
-        table.add_row(Text(printable(name)), *cells, each.proposal.confidence.value)
+        table.add_row(Text(printable(each.proposal.told)), *cells, each.proposal.confidence.value)
     return table
 
 
@@ -79,18 +78,14 @@ def _count(value: float | None) -> str:
 def _choice(plan: Plan) -> Iterable[str]:
     chosen, others = plan.considered[0], plan.considered[1:]
     proposal = chosen.proposal
-    yield f"Chosen: {proposal.knob.value} {_or_default(proposal.current)} -> {proposal.value}. {proposal.reason}"
+    yield f"Chosen: {proposal.told}. {proposal.reason}"
     if proposal.limited_by:
         yield f"  limited by: {proposal.limited_by}"
     if proposal.recommend_only:
         yield f"  recommended only, not applied: {proposal.recommend_only}"
     for index, other in enumerate(others):
         place = "Second" if index == 0 else "Then"
-        yield f"{place}: {other.proposal.knob.value} -> {other.proposal.value}; rejected: {other.lost}"
-
-
-def _or_default(value: int | str | None) -> str:
-    return "default" if value is None else str(value)
+        yield f"{place}: {other.proposal.told}; rejected: {other.lost}"
 
 
 def _candidate_json(candidate: Considered) -> dict[str, Any]:

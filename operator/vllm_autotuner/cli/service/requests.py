@@ -14,6 +14,7 @@ import typer
 from rich.text import Text
 
 from vllm_autotuner.api.annotations import APPROVE, PAUSE, REJECT, RETRY, ROLLBACK
+from vllm_autotuner.api.wording import told_advice
 from vllm_autotuner.cli.errors import CommandError
 from vllm_autotuner.cli.options.groups import with_groups
 from vllm_autotuner.cli.options.kubernetes import NAME_HELP, ClusterOptions
@@ -242,7 +243,7 @@ def _recommendation(body: Mapping[str, Any], *, reviewed: str | None) -> Mapping
 
 
 def _values(advice: Mapping[str, Any]) -> str:
-    return f"{advice['knob']} {advice.get('current') or 'default'} -> {advice['recommended']} (id {advice['id']})"
+    return f"{told_advice(advice)} (id {advice['id']})"
 
 
 def _key(body: Mapping[str, Any]) -> str:

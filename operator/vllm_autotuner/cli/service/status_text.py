@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from vllm_autotuner.api.wording import told_advice
 from vllm_autotuner.cli.service.change_text import change_lines
 from vllm_autotuner.cli.service.history_text import entry_lines
 from vllm_autotuner.cli.service.track_record_text import record_lines
@@ -118,8 +119,8 @@ def _advice(advice: Mapping[str, Any] | None, *, mode: str, namespace: str, name
     if not advice:
         yield Text("No recommendation.")
         return
-    values = f"{advice['knob']} {advice.get('current', 'default')} -> {advice['recommended']}"
-    yield Text(printable(f"Recommended: {values} (id {advice['id']}, confidence {advice.get('confidence')})"))
+    about = f"(id {advice['id']}, confidence {advice.get('confidence')})"
+    yield Text(printable(f"Recommended: {told_advice(advice)} {about}"))
     rows = Table.grid(padding=(0, 2))
     found = (
         ("why", advice.get("reason")),

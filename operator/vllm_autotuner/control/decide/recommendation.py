@@ -70,17 +70,17 @@ def approval_expired(standing: Recommendation, inputs: Inputs) -> bool:
 def still_says(standing: Recommendation, proposal: Proposal) -> bool:
     """Whether a proposal equals the current recommendation: same knob, same current value, and about the same value.
 
-    And the same length that goes with it, and about the same slots: who approves it approves them, too.
+    And the same length that goes with it, and no more slots than those: who approves it approves them, too.
     """
     if standing.knob != proposal.knob.value or standing.current != _text(proposal.current):
         return False
     if standing.max_model_len != proposal.max_model_len:
         return False
-    slots = (standing.max_num_seqs, proposal.max_num_seqs)
-    return _is_about(*slots) and _is_about(recommended_value(standing), proposal.value)
-
-
-def _is_about(said: int | str | None, value: int | str | None) -> bool:
+    slots, wanted = standing.max_num_seqs, proposal.max_num_seqs
+    # They follow the load: as many as were said are enough where fewer are wanted by now.
+    if slots != wanted and (slots is None or wanted is None or wanted > slots):
+        return False
+    said, value = recommended_value(standing), proposal.value
     if not isinstance(said, int) or not isinstance(value, int):
         return said == value
     return abs(said - value) <= SAME_RECOMMENDATION * said

@@ -164,7 +164,7 @@ def _recommending(status: VLLMServiceStatus, inputs: Inputs) -> tuple[ConditionT
     if found is None:
         message = f"nothing to recommend{never}"
         return ConditionType.RECOMMENDATION_AVAILABLE, False, Reason.NOTHING_TO_IMPROVE, message
-    message = f"{found.knob} {found.current or 'default'} -> {found.recommended}{never}"
+    message = f"{found.told}{never}"
     awaiting = inputs.mode is Mode.APPROVE
     reason = Reason.AWAITING_APPROVAL if awaiting else Reason.RECOMMENDED
     if awaiting:

@@ -60,8 +60,9 @@ PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
         name="One knob and one step per change",
         prevents="regressions that cannot be attributed to one cause",
         default=(
-            "one knob, and with it max-model-len only where the engine would not start otherwise; max-num-seqs as far "
-            "as the capacity model covers, else at most a factor of "
+            "one knob, and with it max-model-len only where the engine would not start otherwise, and max-num-seqs "
+            "where the KV cache needs the memory of unused slots; max-num-seqs as far as the capacity model covers, "
+            "else at most a factor of "
             "{planning.capped_value:LARGEST_STEP} from the value in use, or for a lower max-num-seqs from the largest "
             "running batch; the user's bounds take precedence"
         ),
