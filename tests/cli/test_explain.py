@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.cli.command_tree import app
+from vllm_autotuner.cli.diagnosis.as_json import flag_of
 from vllm_autotuner.cli.service.plan_text import plan_json
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.planning.plan import Considered, Plan
@@ -34,7 +35,7 @@ def test_every_candidate_with_its_effects_the_choice_and_the_rest() -> None:
         "Chosen: maxNumSeqs",
     ):
         assert part in text
-    assert "Second: replicas -> 2; rejected: it adds GPUs; maxNumSeqs 16 adds none" in text
+    assert "Second: replicas 1 -> 2; rejected: it adds GPUs; maxNumSeqs 16 adds none" in text
     assert "max-num-seqs" in text
 
 
@@ -52,14 +53,15 @@ def test_the_same_for_programs() -> None:
     assert plan["current"]["gpus"] == 1
 
 
-def test_the_length_that_goes_with_a_smaller_tp_size_is_a_field_of_its_own() -> None:
+def test_what_goes_with_a_smaller_tp_size_has_fields_of_its_own() -> None:
     proposal = Proposal(
-        knob=Knob.TENSOR_PARALLEL_SIZE, current=2, value=1, max_model_len=8192, target=ChangeTarget.GPUS, reason="",
-        confidence=Confidence.MEDIUM,
+        knob=Knob.TENSOR_PARALLEL_SIZE, current=2, value=1, max_model_len=8192, max_num_seqs=174,
+        target=ChangeTarget.GPUS, reason="", confidence=Confidence.MEDIUM,
     )  # fmt: skip
     plan = Plan(proposal=proposal, considered=(Considered(proposal=proposal),))
     (candidate,) = plan_json(plan, named=DiagnosisClass.HEALTHY)["candidates"]
-    assert (candidate["value"], candidate["maxModelLen"]) == (1, 8192)
+    assert (candidate["value"], candidate["maxModelLen"], candidate["maxNumSeqs"]) == (1, 8192, 174)
+    assert flag_of(proposal) == "--max-num-seqs=174 --max-model-len=8192 --tensor-parallel-size=1"
 
 
 def test_a_gpu_makes_fp8_a_candidate(tmp_path: Path, full_by_memory: Path) -> None:

@@ -32,9 +32,9 @@ def given(spec: dict[str, Any] | None = None, /, **advice: Any) -> VLLMService:
         ({"knob": "kvCacheDtype", "recommended": "fp8"}, {}, {"engine": {"kvCacheDtype": "fp8"}}),
         ({"knob": "tensorParallelSize", "recommended": "4"}, {}, {"engine": {"tensorParallelSize": 4}}),
         (
-            {"knob": "tensorParallelSize", "recommended": "1", "maxModelLen": 8192},
+            {"knob": "tensorParallelSize", "recommended": "1", "maxModelLen": 8192, "maxNumSeqs": 174},
             {},
-            {"engine": {"tensorParallelSize": 1, "maxModelLen": 8192}},
+            {"engine": {"tensorParallelSize": 1, "maxModelLen": 8192, "maxNumSeqs": 174}},
         ),
         ({"knob": "maxModelLen", "recommended": "8192"}, {}, {"engine": {"maxModelLen": 8192}}),
         ({"knob": "replicas", "recommended": "3"}, {}, {"replicas": 3}),
