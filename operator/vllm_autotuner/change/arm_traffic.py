@@ -46,14 +46,15 @@ class ArmTraffic:
 def arm_traffic(
     candidate: Sequence[Measurement], reference: Sequence[Measurement], *, length: timedelta | None
 ) -> ArmTraffic:
-    """Compare what came to both over the same windows, of `length` each.
+    """Compare what came to both over the same windows, of `length` each: those of which both sides are known.
 
     Worked: 200 requests against 400 are a half, and by chance it would be 1 +- 2 * sqrt(1/200 + 1/400) = 0.83 at least:
     fewer. 40 against 60 are two thirds, and by chance 0.59 at least: the same.
     """
-    told = [None not in (one.rejected_per_second, other.rejected_per_second)
-            for one, other in zip(candidate, reference, strict=True)]  # fmt: skip
-    ours, theirs = _came(candidate, told, length), _came(reference, told, length)
+    both = [(one, other) for one, other in zip(candidate, reference, strict=True)
+            if None not in (one.requests_per_second, other.requests_per_second)]  # fmt: skip
+    told = [None not in (one.rejected_per_second, other.rejected_per_second) for one, other in both]
+    ours, theirs = (_came([pair[side] for pair in both], told, length) for side in (0, 1))
     if ours is None or theirs is None or ours < 0 or theirs <= 0:
         return ArmTraffic()
     # Of a canary without any request (sticky sessions keep to the old pods) only the others' number can vary by chance.
@@ -73,7 +74,7 @@ def _came(windows: Sequence[Measurement], told: Sequence[bool], length: timedelt
 
     Rejected ones count only in windows in which both sides told how many (`told`).
     """
-    if length is None or not windows or any(window.requests_per_second is None for window in windows):
+    if length is None or not windows:
         return None
     rejected = sum(window.rejected_per_second or 0.0 for window, both in zip(windows, told, strict=True) if both)
     rate = rejected + sum(window.requests_per_second or 0.0 for window in windows)
@@ -85,9 +86,8 @@ def _came(windows: Sequence[Measurement], told: Sequence[bool], length: timedelt
 
 
 def _prompts(candidate: Sequence[Measurement], reference: Sequence[Measurement]) -> float:
-    ours, theirs = (
-        [rate for window in windows if (rate := window.prompt_tokens_per_second) is not None]
-        for windows in (candidate, reference)
-    )
-    whole = len(ours) == len(candidate) and len(theirs) == len(reference)
-    return sum(ours) / sum(theirs) if whole and sum(theirs) > 0 else 1.0
+    rates = [(one.prompt_tokens_per_second, other.prompt_tokens_per_second)
+             for one, other in zip(candidate, reference, strict=True)]  # fmt: skip
+    known = [(ours, theirs) for ours, theirs in rates if ours is not None and theirs is not None]
+    usual = sum(theirs for _, theirs in known)
+    return sum(ours for ours, _ in known) / usual if usual > 0 else 1.0

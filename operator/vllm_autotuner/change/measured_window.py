@@ -92,6 +92,9 @@ def window_length(windows: Sequence[Measurement]) -> timedelta | None:
 
 
 def requests_in(windows: Sequence[Measurement], *, length: timedelta | None) -> float | None:
-    """Finished requests; None if a window lacks the rate, or if the window length is unknown."""
+    """Finished requests in the windows that have the rate: at least as many. None if none has it, or without a length.
+
+    A window may lack it for one lost scrape, and would not make the others unknown.
+    """
     rates = [rate for window in windows if (rate := window.requests_per_second) is not None and 0 <= rate < math.inf]
-    return None if length is None or len(rates) < len(windows) else sum(rates) * length.total_seconds()
+    return None if length is None or not rates else sum(rates) * length.total_seconds()
