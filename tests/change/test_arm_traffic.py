@@ -42,6 +42,11 @@ def rejecting(found: list[Measurement], rate: float) -> list[Measurement]:
     return [window.updated(rejected_per_second=rate) for window in found]
 
 
+def one_lost(found: list[Measurement], *, at: int = 3) -> list[Measurement]:
+    lost = found[at].updated(requests_per_second=None, prompt_tokens_per_second=None)
+    return [*found[:at], lost, *found[at + 1 :]]
+
+
 def traffic(ours: list[Measurement], theirs: list[Measurement]) -> ArmTraffic:
     return arm_traffic(ours, theirs, length=LENGTH)
 
@@ -60,6 +65,8 @@ def traffic(ours: list[Measurement], theirs: list[Measurement]) -> ArmTraffic:
         pytest.param(windows(0.0), windows(2.0), True, False, id="none at all"),
         pytest.param(windows(0.0, prompts=0.0), windows(0.01), False, False, id="none, and by chance none more"),
         pytest.param(windows(None), windows(2.0), False, False, id="not told"),
+        pytest.param(windows(1.0), one_lost(windows(2.0)), True, False, id="not told in one window"),
+        pytest.param(one_lost(windows(2.0)), one_lost(windows(2.0), at=7), False, False, id="in one of each"),
         pytest.param(rejecting(windows(1.0), 1.0), rejecting(windows(2.0), 0.0), False, False, id="half are rejected"),
         pytest.param(windows(2.0), rejecting(windows(2.0), 2.0), False, False, id="one does not tell rejections"),
         pytest.param(windows(2.0, prompts=None), windows(2.0), False, False, id="prompts are not told"),

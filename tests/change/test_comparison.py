@@ -407,6 +407,8 @@ GOOD = ((0.4, 0.03), (5.0, 0.02))
 UNCLEAR = ((0.5, 0.02), (0.5, 0.02))
 HARM = ((2.5, 0.02), (1.5, 0.02))
 SILENT = Pair(candidate=window(99, ttft=None), reference=window(99))
+UNCOUNTED = Pair(candidate=window(-1), reference=window(-1, requests=None))
+"""One scrape was lost: latencies are known, and no rate."""
 
 
 @pytest.mark.parametrize(
@@ -425,6 +427,13 @@ SILENT = Pair(candidate=window(99, ttft=None), reference=window(99))
         pytest.param(variants(*GOOD, requests=(0.15, 2.0)), None, INCONCLUSIVE, id="45 requests in the candidate"),
         pytest.param(variants(*GOOD, requests=(2.0, 0.15)), None, INCONCLUSIVE, id="45 requests in the reference"),
         pytest.param(variants(*GOOD, requests=(None, 2.0)), None, INCONCLUSIVE, id="unknown how many requests"),
+        pytest.param([UNCOUNTED, *variants(*GOOD, windows=9)], KEEP, KEEP, id="unknown in one window"),
+        pytest.param(
+            [UNCOUNTED, *variants(*GOOD, windows=9, requests=(2.0, 0.15))],
+            None,
+            INCONCLUSIVE,
+            id="and few in the others",
+        ),
         pytest.param(variants((None, None), (5.0, 0.02)), None, INCONCLUSIVE, id="a silent candidate is not blamed"),
         pytest.param(variants((6.0, 0.02), (1.0, 0.02), windows=4), REVERT, REVERT, id="gross, four times"),
         pytest.param(
