@@ -51,10 +51,10 @@ def arm_traffic(
     Worked: 200 requests against 400 are a half, and by chance it would be 1 +- 2 * sqrt(1/200 + 1/400) = 0.83 at least:
     fewer. 40 against 60 are two thirds, and by chance 0.59 at least: the same.
     """
-    both = [(one, other) for one, other in zip(candidate, reference, strict=True)
-            if None not in (one.requests_per_second, other.requests_per_second)]  # fmt: skip
-    told = [None not in (one.rejected_per_second, other.rejected_per_second) for one, other in both]
-    ours, theirs = (_came([pair[side] for pair in both], told, length) for side in (0, 1))
+    counted = [(one, other) for one, other in zip(candidate, reference, strict=True)
+               if None not in (one.requests_per_second, other.requests_per_second)]  # fmt: skip
+    told = [None not in (one.rejected_per_second, other.rejected_per_second) for one, other in counted]
+    ours, theirs = (_came([pair[side] for pair in counted], told, length) for side in (0, 1))
     if ours is None or theirs is None or ours < 0 or theirs <= 0:
         return ArmTraffic()
     # Of a canary without any request (sticky sessions keep to the old pods) only the others' number can vary by chance.

@@ -94,7 +94,7 @@ def window_length(windows: Sequence[Measurement]) -> timedelta | None:
 def requests_in(windows: Sequence[Measurement], *, length: timedelta | None) -> float | None:
     """Finished requests in the windows that have the rate: at least as many. None if none has it, or without a length.
 
-    A window may lack it for one lost scrape, and would not make the others unknown.
+    One lost scrape, for which a window lacks it, does not make the other windows unknown.
     """
     rates = [rate for window in windows if (rate := window.requests_per_second) is not None and 0 <= rate < math.inf]
     return None if length is None or not rates else sum(rates) * length.total_seconds()

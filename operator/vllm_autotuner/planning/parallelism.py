@@ -91,13 +91,13 @@ def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason
         )
     longest = longest_length(situation)
     free_gpus = placeable(platform.free_gpus, devices=degree)
-    pool, shorter = pool_with(situation, degree=degree), None
-    spare = fewer_slots(situation, degree=degree) if degree < (knobs.tensor_parallel_size or 1) else None
-    slots = spare.slots if isinstance(spare, Spare) and situation.tuning.max_num_seqs is not None else None
-    if isinstance(spare, Spare) and slots is not None:
-        pool = pool_with(situation, degree=degree, max_num_seqs=slots)
-        # Without the number: it moves with the load, and an approval is for the one that was shown.
-        reason += f" Fewer slots leave the KV cache about {spare.tokens:,.0f} tokens more, in the same change."
+    pool, shorter, slots = pool_with(situation, degree=degree), None, None
+    if degree < (knobs.tensor_parallel_size or 1) and situation.tuning.max_num_seqs is not None:
+        spare = fewer_slots(situation, degree=degree)
+        if isinstance(spare, Spare):
+            slots, pool = spare.slots, pool_with(situation, degree=degree, max_num_seqs=spare.slots)
+            # Without the number: it moves with the load, and an approval is for the one that was shown.
+            reason += f" Fewer slots leave the KV cache about {spare.tokens:,.0f} tokens more, in the same change."
     if isinstance(pool, PoolEstimate) and longest is not None and pool.low < longest:
         shorter = length_within(situation, tokens=pool.low)
         if shorter is not None:
