@@ -310,6 +310,23 @@ def test_the_means_before_and_after_must_agree() -> None:
     assert judged(with_means(fine), with_means(broken)) is REVERT
 
 
+def test_a_lost_scrape_takes_no_verdict_away() -> None:
+    """One window without tokens and means leaves those of the others."""
+
+    def lost(windows: Sequence[Measurement]) -> tuple[Measurement, ...]:
+        third = windows[2].updated(tokens_per_second=None, ttft_mean_seconds=None, tpot_mean_seconds=None)
+        return (*windows[:2], third, *windows[3:])
+
+    slow, slower = (
+        with_means(period(ttft=5.0, tpot=0.08, waiting=10)),
+        with_means(period(tpot=0.08, later=20), tpot=0.018),
+    )
+    assert judged(lost(slow), slower) is judged(slow, lost(slower)) is INCONCLUSIVE
+    calm, more = period(), period(tokens=1500, later=20)
+    assert judged(calm, more, target=THROUGHPUT) is KEEP
+    assert judged(lost(calm), lost(more), target=THROUGHPUT) is KEEP
+
+
 def test_that_a_shorter_queue_is_no_merit_is_told() -> None:
     found = compare_periods(QUEUED, period(later=20, ttft=1.0, waiting=3), targets=TARGETS, target=TTFT, final=True)
     assert "requests waited before and wait now" in found.text

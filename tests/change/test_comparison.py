@@ -216,97 +216,114 @@ NOISY_TTFT = [
 """Tokens come faster; TTFT is as long on average, but its p95 differs by a quarter from window to window."""
 
 
-@pytest.mark.parametrize(
-    ("pairs", "target", "judgement"),
-    [
-        pytest.param(SHORTER_QUEUE, TTFT, KEEP, id="as good by the quantile, the mean is unknown"),
-        pytest.param(with_means(SHORTER_QUEUE), TTFT, KEEP, id="as good by both"),
-        pytest.param(
-            with_means(SHORTER_QUEUE, tpot=1.2), TTFT, INCONCLUSIVE, id="within a bucket a quantile hides slower tokens"
-        ),
-        pytest.param(with_means(SHORTER_QUEUE, tpot=None), TTFT, KEEP, id="one arm has no mean"),
-        pytest.param(NOISY_TTFT, TPOT, INCONCLUSIVE, id="a noisy p95 alone does not show that it is as good"),
-        pytest.param(with_means(NOISY_TTFT), TPOT, KEEP, id="with a mean that is as good it does"),
-        pytest.param(with_means(NOISY_TTFT, ttft=1.3), TPOT, INCONCLUSIVE, id="with one that is worse it does not"),
-        pytest.param(
-            with_means(variants((0.4, 0.06), (5.0, 0.04)), ttft=0.1, tpot=1.5),
-            TTFT,
-            REVERT,
-            id="worse by both is worse",
-        ),
-        pytest.param(
-            with_means(variants((0.4, 0.06), (5.0, 0.04)), ttft=0.1),
-            TTFT,
-            INCONCLUSIVE,
-            id="worse by the quantile only is not blamed, and not kept",
-        ),
-        pytest.param(
-            with_means(variants((0.4, 0.047), (5.0, 0.044)), ttft=0.1, tpot=1.2),
-            TTFT,
-            INCONCLUSIVE,
-            id="inside as measured, but not by what the mean grew by",
-        ),
-        pytest.param(
-            with_means(variants((0.4, 0.04), (5.0, 0.035)), ttft=0.1, tpot=1.2), TTFT, KEEP, id="inside by both"
-        ),
-        pytest.param(
-            with_means(variants((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.15),
-            TTFT,
-            KEEP,
-            id="barely inside by both: TTFT was missed and is met",
-        ),
-        pytest.param(
-            with_means(variants((1.2, 0.0485), (1.9, 0.042)), ttft=0.5, tpot=1.15),
-            TTFT,
-            INCONCLUSIVE,
-            id="barely inside, and TTFT was met before",
-        ),
-        pytest.param(
-            with_means(variants((2.1, 0.0485), (5.0, 0.042)), ttft=0.5, tpot=1.15),
-            TTFT,
-            INCONCLUSIVE,
-            id="barely inside, and TTFT is still missed",
-        ),
-        pytest.param(
-            with_means(variants((2.1, 0.0485), (5.0, 0.042), tokens=(1400.0, 1000.0)), ttft=0.5, tpot=1.15),
-            TTFT,
-            KEEP,
-            id="barely inside, TTFT is still missed, and more tokens are generated",
-        ),
-        pytest.param(
-            with_means(variants((2.1, 0.0485), (5.0, 0.042), tokens=(1400.0, 1000.0)), ttft=0.5, tpot=1.2),
-            TTFT,
-            INCONCLUSIVE,
-            id="more tokens, and over by what the mean grew by",
-        ),
-        pytest.param(
-            with_means(variants((0.2, 0.0485), (0.4, 0.042), tokens=(1400.0, 1000.0)), ttft=0.5, tpot=1.15),
-            TTFT,
-            INCONCLUSIVE,
-            id="more tokens, and TTFT was never missed",
-        ),
-        pytest.param(
-            with_means(variants((1.6, 0.0485), (1.0, 0.042), tokens=(1400.0, 1000.0)), ttft=1.6, tpot=1.15),
-            ChangeTarget.THROUGHPUT,
-            INCONCLUSIVE,
-            id="more tokens, which were the target, for slower ones",
-        ),
-        pytest.param(
-            with_means(variants((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.2),
-            TTFT,
-            INCONCLUSIVE,
-            id="barely inside, and over by what the mean grew by",
-        ),
-        pytest.param(
-            with_means(variants((0.4, 0.042), (0.4, 0.0535)), ttft=0.1, tpot=0.8),
-            TPOT,
-            KEEP,
-            id="tokens were late and are not",
-        ),
-    ],
+MEANS = (
+    pytest.param(SHORTER_QUEUE, TTFT, KEEP, id="as good by the quantile, the mean is unknown"),
+    pytest.param(with_means(SHORTER_QUEUE), TTFT, KEEP, id="as good by both"),
+    pytest.param(
+        with_means(SHORTER_QUEUE, tpot=1.2), TTFT, INCONCLUSIVE, id="within a bucket a quantile hides slower tokens"
+    ),
+    pytest.param(with_means(SHORTER_QUEUE, tpot=None), TTFT, KEEP, id="one arm has no mean"),
+    pytest.param(NOISY_TTFT, TPOT, INCONCLUSIVE, id="a noisy p95 alone does not show that it is as good"),
+    pytest.param(with_means(NOISY_TTFT), TPOT, KEEP, id="with a mean that is as good it does"),
+    pytest.param(with_means(NOISY_TTFT, ttft=1.3), TPOT, INCONCLUSIVE, id="with one that is worse it does not"),
+    pytest.param(
+        with_means(variants((0.4, 0.06), (5.0, 0.04)), ttft=0.1, tpot=1.5),
+        TTFT,
+        REVERT,
+        id="worse by both is worse",
+    ),
+    pytest.param(
+        with_means(variants((0.4, 0.06), (5.0, 0.04)), ttft=0.1),
+        TTFT,
+        INCONCLUSIVE,
+        id="worse by the quantile only is not blamed, and not kept",
+    ),
+    pytest.param(
+        with_means(variants((0.4, 0.047), (5.0, 0.044)), ttft=0.1, tpot=1.2),
+        TTFT,
+        INCONCLUSIVE,
+        id="inside as measured, but not by what the mean grew by",
+    ),
+    pytest.param(with_means(variants((0.4, 0.04), (5.0, 0.035)), ttft=0.1, tpot=1.2), TTFT, KEEP, id="inside by both"),
+    pytest.param(
+        with_means(variants((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.15),
+        TTFT,
+        KEEP,
+        id="barely inside by both: TTFT was missed and is met",
+    ),
+    pytest.param(
+        with_means(variants((1.2, 0.0485), (1.9, 0.042)), ttft=0.5, tpot=1.15),
+        TTFT,
+        INCONCLUSIVE,
+        id="barely inside, and TTFT was met before",
+    ),
+    pytest.param(
+        with_means(variants((2.1, 0.0485), (5.0, 0.042)), ttft=0.5, tpot=1.15),
+        TTFT,
+        INCONCLUSIVE,
+        id="barely inside, and TTFT is still missed",
+    ),
+    pytest.param(
+        with_means(variants((2.1, 0.0485), (5.0, 0.042), tokens=(1400.0, 1000.0)), ttft=0.5, tpot=1.15),
+        TTFT,
+        KEEP,
+        id="barely inside, TTFT is still missed, and more tokens are generated",
+    ),
+    pytest.param(
+        with_means(variants((2.1, 0.0485), (5.0, 0.042), tokens=(1400.0, 1000.0)), ttft=0.5, tpot=1.2),
+        TTFT,
+        INCONCLUSIVE,
+        id="more tokens, and over by what the mean grew by",
+    ),
+    pytest.param(
+        with_means(variants((0.2, 0.0485), (0.4, 0.042), tokens=(1400.0, 1000.0)), ttft=0.5, tpot=1.15),
+        TTFT,
+        INCONCLUSIVE,
+        id="more tokens, and TTFT was never missed",
+    ),
+    pytest.param(
+        with_means(variants((1.6, 0.0485), (1.0, 0.042), tokens=(1400.0, 1000.0)), ttft=1.6, tpot=1.15),
+        ChangeTarget.THROUGHPUT,
+        INCONCLUSIVE,
+        id="more tokens, which were the target, for slower ones",
+    ),
+    pytest.param(
+        with_means(variants((0.4, 0.0485), (5.0, 0.042)), ttft=0.1, tpot=1.2),
+        TTFT,
+        INCONCLUSIVE,
+        id="barely inside, and over by what the mean grew by",
+    ),
+    pytest.param(
+        with_means(variants((0.4, 0.042), (0.4, 0.0535)), ttft=0.1, tpot=0.8),
+        TPOT,
+        KEEP,
+        id="tokens were late and are not",
+    ),
 )
+
+
+@pytest.mark.parametrize(("pairs", "target", "judgement"), MEANS)
 def test_means_that_are_known(pairs: list[Pair], target: ChangeTarget, judgement: Judgement) -> None:
     assert judged(pairs, target=target, final=True) is judgement
+
+
+def with_a_lost_scrape(pairs: Sequence[Pair]) -> list[Pair]:
+    """The third window of the candidate has neither tokens nor means."""
+    third = pairs[2].candidate.updated(tokens_per_second=None, ttft_mean_seconds=None, tpot_mean_seconds=None)
+    return [*pairs[:2], replace(pairs[2], candidate=third), *pairs[3:]]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_a_lost_scrape_changes_no_verdict_by_tokens(case: Case) -> None:
+    pairs = with_a_lost_scrape(variants(case.candidate, case.reference, tokens=case.tokens))
+    assert judged(pairs, target=case.target) is case.judgement
+
+
+@pytest.mark.parametrize(("pairs", "target", "judgement"), MEANS)
+def test_a_lost_scrape_changes_no_verdict_by_means(
+    pairs: list[Pair], target: ChangeTarget, judgement: Judgement
+) -> None:
+    assert judged(with_a_lost_scrape(pairs), target=target, final=True) is judgement
 
 
 def queued(pairs: Sequence[Pair], *, ours: float = 20.0, theirs: float = 10.0) -> list[Pair]:

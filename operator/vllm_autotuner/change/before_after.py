@@ -38,6 +38,7 @@ from vllm_autotuner.change.measured_window import (
     level_of,
     mean_of,
     mean_queue,
+    most_tell,
     requests_in,
     window_length,
 )
@@ -317,13 +318,13 @@ def _latency(
 
 
 def _mean(objective: ChangeTarget, old: _Period, windows: Sequence[Measurement], *, level: float) -> Interval | None:
-    """The difference of the means; None unless every window has one."""
+    """The difference of the means; None unless most windows have one, before and after."""
     ours, theirs = (
         [math.log(mean) for window in period if (mean := mean_of(window, objective)) is not None]
         for period in (windows, old.windows)
     )
-    complete = len(ours) == len(windows) and len(theirs) == len(old.windows)
-    return difference(ours, theirs, level=level) if complete else None
+    known = most_tell(ours, windows) and most_tell(theirs, old.windows)
+    return difference(ours, theirs, level=level) if known else None
 
 
 def _throughput(
@@ -331,7 +332,7 @@ def _throughput(
 ) -> ObjectiveEffect | None:
     ours = _logs(windows, ChangeTarget.THROUGHPUT, unit=1.0)
     theirs = _logs(old.windows, ChangeTarget.THROUGHPUT, unit=1.0)
-    if len(ours) < LOOKS[0] or len(ours) < len(windows) or not theirs:
+    if len(ours) < LOOKS[0] or not most_tell(ours, windows) or not theirs:
         return None
     return throughput_effect(
         ratio=difference(ours, theirs, level=level),

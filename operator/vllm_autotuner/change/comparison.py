@@ -28,6 +28,7 @@ from vllm_autotuner.change.measured_window import (
     level_of,
     mean_of,
     mean_queue,
+    most_tell,
     requests_in,
     window_length,
 )
@@ -278,7 +279,7 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
         hurt = effect.hurt and not _is_longer_queue_alone(objective, usable)
         merits = without_luck(effect.merits) if _is_shorter_queue_alone(objective, usable) else effect.merits
         effects.append(replace(effect, hurt=hurt, merits=merits))
-    if len(tokens := _levels(usable, ChangeTarget.THROUGHPUT)) == len(usable):
+    if most_tell(tokens := _levels(usable, ChangeTarget.THROUGHPUT), usable):
         effect = throughput_effect(
             ratio=bounds(ours / theirs for ours, theirs in tokens),
             ours=median(ours for ours, _ in tokens),
@@ -290,10 +291,10 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
 
 
 def _mean(pairs: Sequence[Pair], objective: ChangeTarget, *, level: float) -> Interval | None:
-    """The interval of the ratios of the means; None unless every window has them on both sides."""
+    """The interval of the ratios of the means; None unless most windows have them on both sides."""
     means = [(mean_of(pair.candidate, objective), mean_of(pair.reference, objective)) for pair in pairs]
     known = [math.log(ours / theirs) for ours, theirs in means if ours is not None and theirs is not None]
-    return interval(known, level=level) if len(known) == len(pairs) else None
+    return interval(known, level=level) if most_tell(known, pairs) else None
 
 
 def _is_longer_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
@@ -313,9 +314,9 @@ def _is_shorter_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> b
 
 
 def _tokens_served(pairs: Sequence[Pair]) -> float | None:
-    """Tokens per second of the candidate over those of the reference; None unless every window has both."""
+    """Tokens per second of the candidate over those of the reference; None unless most windows have both."""
     tokens = _levels(pairs, ChangeTarget.THROUGHPUT)
-    return median(ours / theirs for ours, theirs in tokens) if pairs and len(tokens) == len(pairs) else None
+    return median(ours / theirs for ours, theirs in tokens) if most_tell(tokens, pairs) else None
 
 
 def _levels(pairs: Sequence[Pair], objective: ChangeTarget) -> list[tuple[float, float]]:

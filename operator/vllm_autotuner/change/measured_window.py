@@ -20,6 +20,7 @@ __all__ = [
     "level_of",
     "mean_of",
     "mean_queue",
+    "most_tell",
     "requests_in",
     "window_length",
 ]
@@ -71,6 +72,11 @@ def _positive(level: float | None) -> float | None:
 def is_complete(window: Measurement) -> bool:
     """Whether the window can be used as evidence: both latencies are known."""
     return all(level_of(window, objective) is not None for objective in LATENCIES)
+
+
+def most_tell(known: Sequence[object], windows: Sequence[object]) -> bool:
+    """Whether a number that so many of the windows have is known on the whole: one lost scrape takes no other away."""
+    return 2 * len(known) > len(windows)
 
 
 def is_queue(windows: Sequence[Measurement]) -> bool:
