@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from vllm_autotuner.api.status import ActiveChange
-from vllm_autotuner.change.world import World, reaches_the_service
+from vllm_autotuner.change.world import World, sides
 from vllm_autotuner.observation.engine_window import EngineWindow
 
 __all__ = ["MOST_FAILED", "failing"]
@@ -37,20 +37,11 @@ class _Count(NamedTuple):
 
 def failing(change: ActiveChange, world: World) -> str:
     """How many requests the candidate failed, compared with the old configuration; empty if within limits."""
-    variants = world.variants
-    new, old = variants.canary, variants.baseline
-    if reaches_the_service(change):
-        rollout = world.rollout
-        if not rollout.rolled_out or rollout.config_hash != change.to.config_hash:
-            # The service runs both configurations: only the canary, if there is one, shows the new one alone.
-            found = None if new is None else _counted(new.observation.engines)
-        else:
-            found = _counted(world.observation.engines)
-        reference = None if old is None else _counted(old.observation.engines)
-    else:
-        found = None if new is None else _counted(new.observation.engines)
-        reference = _counted((old or world).observation.engines)
-    if found is None or found.failed < FEWEST:
+    new, old = sides(change, world)
+    if new is None:
+        return ""
+    found, reference = _counted(new.engines), None if old is None else _counted(old.engines)
+    if found.failed < FEWEST:
         return ""
     limit = MOST_FAILED_ALONE if reference is None else max(MOST_FAILED, TIMES * reference.part)
     if found.part <= limit:

@@ -15,6 +15,7 @@ from vllm_autotuner.change.analysis import analyze, bake_harms, kept_reason, lon
 from vllm_autotuner.change.crash_blame import baseline_crashed, blamed_crash
 from vllm_autotuner.change.edges import late, moved
 from vllm_autotuner.change.failing import failing
+from vllm_autotuner.change.hanging import hanging
 from vllm_autotuner.change.provisioning import promote, provision
 from vllm_autotuner.change.rollback import back, roll_back
 from vllm_autotuner.change.verdict import Judgement
@@ -35,7 +36,7 @@ OBSTACLES: Final = frozenset({UNREADABLE, BLIND, PAUSED, SHORT, WARMING})
 
 
 def advance(change: ActiveChange, world: World) -> Step:
-    """Take at most one transition: first health (abort, crash, failing requests), then the work of the state."""
+    """Take at most one transition: first health (abort, crash, failures, a hang), then the work of the state."""
     if change.state is ChangeState.PROPOSED:
         # This version begins with Provisioning: another version wrote this state, before touching any workload.
         reason = "proposed by another operator version; nothing was changed"
@@ -50,6 +51,8 @@ def advance(change: ActiveChange, world: World) -> Step:
             return Step(undoing.updated(lacked_memory=crashed.lacked_memory, refused=crashed.refused))
         if why := failing(change, world):
             return Step(back(change, f"the engine fails requests: {why}", world=world, harmful=True))
+        if why := hanging(change, world):
+            return Step(back(change, f"the engine hangs: {why}", world=world, harmful=True))
     match change.state:
         case ChangeState.PROVISIONING:
             return provision(change, world)

@@ -22,6 +22,7 @@ __all__ = [
     "World",
     "raises_slots",
     "reaches_the_service",
+    "sides",
 ]
 
 
@@ -135,3 +136,18 @@ def raises_slots(change: ActiveChange) -> bool:
     """Whether it raises max-num-seqs. What is raised is known (`PRESENT_UNKNOWN`): from a default only fewer come."""
     before, after = change.from_.max_num_seqs, change.to.max_num_seqs
     return before is not None and after is not None and after > before
+
+
+def sides(change: ActiveChange, world: World) -> tuple[Observation | None, Observation | None]:
+    """The engines that surely have the new configuration, and those that have the old one; None where there are none.
+
+    A Deployment that is being rolled out has both: then only the canary, if there is one, shows the new one alone.
+    """
+    new, old = world.variants.canary, world.variants.baseline
+    reference = None if old is None else old.observation
+    if not reaches_the_service(change):
+        return None if new is None else new.observation, world.observation if reference is None else reference
+    rollout = world.rollout
+    if rollout.rolled_out and rollout.config_hash == change.to.config_hash:
+        return world.observation, reference
+    return None if new is None else new.observation, reference

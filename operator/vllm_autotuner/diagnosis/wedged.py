@@ -9,7 +9,16 @@ from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
 from vllm_autotuner.observation.engine_window import EngineWindow
 
-__all__ = ["Wedged"]
+__all__ = ["Hang", "Wedged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """An engine that hangs: what is seen of it in words, the seconds without a token, and how many were allowed."""
+
+    told: str
+    seconds: float
+    limit: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +35,33 @@ class Wedged:
     )
 
     def judge(self, case: Case) -> Finding:
-        """Hold when an engine with requests has computed no token for longer than the limit."""
+        """Hold when an engine hangs."""
         for engine in case.engines:
-            stalled = engine.stalled_for
-            if stalled is None:
-                continue
-            working = all(moment.running > 0 or moment.waiting > 0 for moment in engine.moments)
-            none_runs = all(moment.running == 0 for moment in engine.moments)
-            limit = self.stalled_queue.limit if none_runs else self.stalled.limit
-            if working and stalled >= limit and not _fills_cache(engine, since=case.observation.at - stalled):
-                last = engine.moments[-1]
-                message = (
-                    f"{engine.key.pod or 'The engine'} has {last.running:.0f} running and {last.waiting:.0f} waiting "
-                    f"requests but computed no token for {stalled:.0f} s (threshold {limit:.0f} s). The engine hangs: "
-                    "restart it; more replicas do not help."
-                )
-                seen = Evidence(name="time without a token", value=round(stalled), unit="s", threshold=limit)
+            if (found := self.hang(engine, at=case.observation.at)) is not None:
+                message = f"{found.told}. The engine hangs: restart it; more replicas do not help."
+                value = round(found.seconds)
+                seen = Evidence(name="time without a token", value=value, unit="s", threshold=found.limit)
                 return Holds(message=message, evidence=(seen,))
         return Fails()
+
+    def hang(self, engine: EngineWindow, *, at: float) -> Hang | None:
+        """Return how long an engine with requests has computed no token, if for longer than the limit; else None.
+
+        `at`: of the observation, in Unix seconds.
+        """
+        stalled = engine.stalled_for
+        if stalled is None or not all(moment.running > 0 or moment.waiting > 0 for moment in engine.moments):
+            return None
+        none_runs = all(moment.running == 0 for moment in engine.moments)
+        limit = self.stalled_queue.limit if none_runs else self.stalled.limit
+        if stalled < limit or _fills_cache(engine, since=at - stalled):
+            return None
+        last = engine.moments[-1]
+        told = (
+            f"{engine.key.pod or 'The engine'} has {last.running:.0f} running and {last.waiting:.0f} waiting "
+            f"requests but computed no token for {stalled:.0f} s (threshold {limit:.0f} s)"
+        )
+        return Hang(told=told, seconds=stalled, limit=limit)
 
 
 def _fills_cache(engine: EngineWindow, *, since: float) -> bool:

@@ -97,19 +97,22 @@ CHANGE_ROWS: Final[tuple[Guardrail, ...]] = (
         prevents="long exposure to a clearly broken candidate",
         default=(
             "rollback on a crash, on gross violations (above the target and above {change.comparison:GROSS|factors} of "
-            "the reference), and on more than {change.failing:MOST_FAILED|percent} failed requests"
+            "the reference), on more than {change.failing:MOST_FAILED|percent} failed requests, and where an engine hangs "
+            "as `Wedged` has it, while none with the old configuration does"
         ),
         where=Where.MACHINE,
         objects=(
             "change.machine:advance",
             "change.comparison:compare",
             "change.failing:failing",
+            "change.hanging:hanging",
         ),
         tests=(
             "tests/change/test_machine.py::test_a_crash_is_harm_in_every_state_also_when_paused_or_blind",
             "tests/control/test_tick.py::test_a_crash_at_start_is_undone_before_its_deadline",
             "tests/control/test_canary.py::test_a_canary_that_does_not_start_goes_at_once",
             "tests/change/test_failing.py::test_it_is_taken_back_at_once_and_remembered",
+            "tests/change/test_hanging.py::test_it_is_taken_back_at_once_and_remembered",
         ),
         missing="requests that the server rejects before its engine accepts them: engines export no counter for these",
     ),

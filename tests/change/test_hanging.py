@@ -1,0 +1,92 @@
+"""An engine that takes requests and answers none has no latency: it is told by its counters, in every state."""
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from tests.builders import engine, latency, observation
+from tests.change.worlds import NEW, NOW, OLD, canary_change, canary_world, change, rollout, seen, variant, world
+
+from vllm_autotuner.api.status import Analysis, ChangeState
+from vllm_autotuner.change.hanging import hanging
+from vllm_autotuner.change.machine import advance
+from vllm_autotuner.change.world import World
+from vllm_autotuner.observation.distribution import Distribution
+from vllm_autotuner.observation.observation import Observation
+
+NOTHING = Distribution(buckets={1.0: 0.0, math.inf: 0.0}, total=0.0)
+
+
+def stuck(seconds: float = 150.0, *, running: float = 64.0, waiting: float = 120.0) -> Observation:
+    """Ready and scraped, with requests, and not a token for so long."""
+    one = engine(
+        running=running, waiting=waiting, stalled_for=seconds, finished=0.0, prompt_tokens=0.0, generation_tokens=0.0
+    )
+    return observation(one, ttft=NOTHING, tpot=NOTHING, itl=NOTHING)
+
+
+def beside(canary: Observation, old: Observation) -> World:
+    found = canary_world()
+    variants = replace(found.variants, canary=variant(NEW, observation=canary), baseline=variant(OLD, observation=old))
+    return replace(found, observation=old, variants=variants)
+
+
+@pytest.mark.parametrize(
+    ("canary", "old", "told"),
+    [
+        pytest.param(stuck(), seen(), True, id="it does, and the old configuration serves"),
+        pytest.param(stuck(119.0), seen(), False, id="not for long enough"),
+        pytest.param(stuck(running=0.0, waiting=0.0), seen(), False, id="nobody asks it"),
+        pytest.param(stuck(31.0, running=0.0, waiting=3.0), seen(), True, id="requests wait and none runs"),
+        pytest.param(stuck(), stuck(), False, id="both do: it lies in the requests, or in what both need"),
+        pytest.param(seen(), stuck(), False, id="only the old configuration does"),
+    ],
+)
+@pytest.mark.parametrize("baseline", [True, False])
+def test_a_canary_that_hangs_beside_the_old_configuration(
+    canary: Observation, old: Observation, told: bool, baseline: bool
+) -> None:
+    found = beside(canary, old)
+    if not baseline:
+        found = replace(found, variants=replace(found.variants, baseline=None))
+    assert bool(hanging(canary_change(ChangeState.ANALYZING, baseline=baseline), found)) is told
+
+
+def test_pods_of_both_configurations_say_nothing() -> None:
+    mixed = rollout(NEW, settled=False)
+    assert hanging(change(ChangeState.PROVISIONING), world(rollout=mixed, observation=stuck())) == ""
+    assert "64 running and 120 waiting" in hanging(change(ChangeState.BAKING), world(observation=stuck()))
+
+
+@pytest.mark.parametrize(
+    "state", [ChangeState.WARMING_UP, ChangeState.ANALYZING, ChangeState.HELD, ChangeState.PROMOTING]
+)
+def test_it_is_taken_back_at_once_and_remembered(state: ChangeState) -> None:
+    undoing = advance(canary_change(state), beside(stuck(), seen())).change
+    assert undoing.state is ChangeState.ROLLING_BACK
+    assert undoing.harmful is True
+    assert undoing.state_reason.startswith("the engine hangs: chat-0 has 64 running and 120 waiting requests")
+
+
+def test_one_that_hangs_for_good_after_good_windows_is_not_promoted() -> None:
+    """The good windows are enough for a verdict when time is up, and those without a token are no evidence."""
+    now, tested = NOW, canary_change(ChangeState.ANALYZING, analysis=Analysis(started_at=NOW))
+    for tick in range(1, 200):
+        now = NOW + timedelta(seconds=10 * tick)
+        found = canary_world(now)
+        if now - NOW > timedelta(seconds=210):
+            hung = variant(NEW, observation=replace(stuck(10.0 * (tick - 20)), at=now.timestamp()))
+            found = replace(found, variants=replace(found.variants, canary=hung))
+        tested = advance(tested, found).change
+        if tested.state is not ChangeState.ANALYZING:
+            break
+    assert tested.state is ChangeState.ROLLING_BACK
+    assert now - NOW <= timedelta(seconds=210 + 130)
+
+
+def test_a_kept_one_that_hangs_in_the_bake_is_undone() -> None:
+    step = advance(change(ChangeState.BAKING), world(observation=stuck()))
+    assert step.change.state is ChangeState.ROLLING_BACK
+    served = replace(seen(), ttft=latency(0.4))
+    assert advance(change(ChangeState.BAKING), world(observation=served)).change.state is ChangeState.BAKING
