@@ -327,6 +327,15 @@ def test_a_lost_scrape_takes_no_verdict_away() -> None:
     assert judged(lost(calm), lost(more), target=THROUGHPUT) is KEEP
 
 
+def test_tokens_that_are_hardly_known_or_zero_prove_nothing() -> None:
+    calm, more = period(), period(tokens=1500, later=20)
+    once = tuple(one.updated(tokens_per_second=850.0 if index == 4 else None) for index, one in enumerate(calm))
+    assert judged(once, period(later=20), target=THROUGHPUT) is INCONCLUSIVE
+    still = tuple(one.updated(tokens_per_second=0.0) if index in (2, 5) else one for index, one in enumerate(more))
+    assert judged(calm, more, target=THROUGHPUT) is KEEP
+    assert judged(calm, still, target=THROUGHPUT) is INCONCLUSIVE
+
+
 def test_that_a_shorter_queue_is_no_merit_is_told() -> None:
     found = compare_periods(QUEUED, period(later=20, ttft=1.0, waiting=3), targets=TARGETS, target=TTFT, final=True)
     assert "requests waited before and wait now" in found.text

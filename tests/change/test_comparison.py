@@ -307,6 +307,20 @@ def test_means_that_are_known(pairs: list[Pair], target: ChangeTarget, judgement
     assert judged(pairs, target=target, final=True) is judgement
 
 
+def test_too_few_means_to_bound_them_are_as_if_there_were_none() -> None:
+    """Of six windows each is needed for an interval at the level of the first look."""
+    known = with_means(SHORTER_QUEUE)[:6]
+    assert judged(with_a_lost_scrape(known), final=True) is judged(SHORTER_QUEUE[:6], final=True) is KEEP
+
+
+def test_a_window_without_a_single_token_is_not_unknown() -> None:
+    """25 % more tokens in seven windows and none in three are fewer on the whole."""
+    pairs = variants((0.5, 0.02), (0.5, 0.02), tokens=(1250.0, 1000.0))
+    assert judged(pairs, target=THROUGHPUT) is KEEP
+    still = [replace(pair, candidate=pair.candidate.updated(tokens_per_second=0.0)) for pair in pairs[2:5]]
+    assert judged([*pairs[:2], *still, *pairs[5:]], target=THROUGHPUT) is INCONCLUSIVE
+
+
 def with_a_lost_scrape(pairs: Sequence[Pair]) -> list[Pair]:
     """The third window of the candidate has neither tokens nor means."""
     third = pairs[2].candidate.updated(tokens_per_second=None, ttft_mean_seconds=None, tpot_mean_seconds=None)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.builders import engine
+from tests.builders import NOT_MEASURED, engine
 from tests.change.worlds import (
     NOW,
     OLD,
@@ -776,6 +776,29 @@ def test_harm_in_the_bake_is_told_from_load_as_well() -> None:
     assert states == [BAKING]
     assert ending is not None
     assert ending.outcome is Outcome.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("load", "measured_every"),
+    [
+        pytest.param(1.0, 2, id="every second window has no latency"),
+        pytest.param(1.0, 3, id="two of three have none"),
+        pytest.param(0.06, 1, id="four requests in a window: of ten windows too few for a verdict"),
+    ],
+)
+def test_harm_in_the_bake_is_found_in_what_windows_there_are(load: float, measured_every: int) -> None:
+    before = tuple(
+        measure(under(load, ttft=1.5)(NOW - timedelta(seconds=30 * age)), targets=TARGETS) for age in range(9, -1, -1)
+    )
+
+    def slower(now: datetime) -> Observation:
+        found = under(load, ttft=3.0)(now)
+        window = round((now - NOW).total_seconds() / 30)
+        return found if window % measured_every == 0 else replace(found, ttft=NOT_MEASURED)
+
+    given = change(BAKING, before=before, baseline=before[-1], deadline=NOW + timedelta(minutes=30))
+    states, after, _ = run(given, ticks(120, observation=slower))
+    assert (states, after.harmful) == ([BAKING, ROLLING_BACK], True)
 
 
 def test_ten_windows_before_allow_an_earlier_look_than_one() -> None:

@@ -20,6 +20,10 @@ ANALYSIS_LENGTH: Final = 30
 """Windows of an analysis that are kept. Ten are judged; more where requests are few and long: with answers of 2,300
 tokens a service that keeps a GPU busy ends a request in four seconds, and each of its five pods 25 in ten minutes."""
 
+BAKE_LENGTH: Final = 20
+"""The same of a bake: ten are judged; more where some are without data, or requests are few. Our choice: with thirty
+the largest status that there can be would not be as small as it has to."""
+
 
 class ChangeTarget(StrEnum):
     """What a change is meant to improve."""
@@ -137,12 +141,12 @@ class Analysis(ApiModel):
 
 
 class Bake(Analysis):
-    """The measurements of a bake: whenever there are ten windows they are judged, and it begins anew."""
+    """The measurements of a bake: judged as soon as there are enough of them, and then it begins anew."""
 
-    last: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
+    last: Annotated[tuple[Measurement, ...], *newest(BAKE_LENGTH)] = ()
     """The newest measurements, newest last."""
 
-    reference: Annotated[tuple[Measurement, ...], *newest(MEASUREMENTS_LENGTH)] = ()
+    reference: Annotated[tuple[Measurement, ...], *newest(BAKE_LENGTH)] = ()
     """The same windows of other pods."""
 
 

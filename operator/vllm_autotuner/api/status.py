@@ -25,6 +25,7 @@ from vllm_autotuner.api.change_history import (
 )
 from vllm_autotuner.api.change_records import (
     ANALYSIS_LENGTH,
+    BAKE_LENGTH,
     MEASUREMENTS_LENGTH,
     ActiveChange,
     Analysis,
@@ -48,6 +49,7 @@ from vllm_autotuner.api.wording import told_value
 
 __all__ = [
     "ANALYSIS_LENGTH",
+    "BAKE_LENGTH",
     "EVIDENCE_LENGTH",
     "FAILURE_MEMORY_LENGTH",
     "HISTORY_LENGTH",

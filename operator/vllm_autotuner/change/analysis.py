@@ -14,6 +14,7 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.spec import Strategy, StrategyType
 from vllm_autotuner.api.status import (
     ANALYSIS_LENGTH,
+    BAKE_LENGTH,
     MEASUREMENTS_LENGTH,
     ActiveChange,
     Analysis,
@@ -183,8 +184,10 @@ def bake_harms(change: ActiveChange, world: World) -> tuple[ActiveChange, str]:
     tested = change.analysis.reference[-MEASUREMENTS_LENGTH:] if change.analysis is not None else ()
     found = _compared(bake, change, world, before=change.before or tested or _before(change), final=False)
     harm = found.text if found.judgement is Judgement.REVERT else ""
-    if len(bake.last) >= LOOKS[-1]:
-        # Judging again after every further window would find harm by chance: start a new comparison.
+    judged = found.judgement is not None and found.windows >= LOOKS[-1]
+    if judged or len(bake.last) >= BAKE_LENGTH:
+        # Judging again after every further window would find harm by chance: start a new comparison. Not before that:
+        # where every second window has no data, or few requests, ten would never be enough.
         bake = Bake(started_at=world.now)
     return change.updated(bake=bake), harm
 

@@ -40,6 +40,7 @@ from vllm_autotuner.change.measured_window import (
     mean_queue,
     most_tell,
     requests_in,
+    stood_still,
     window_length,
 )
 from vllm_autotuner.change.objective_effect import (
@@ -295,7 +296,7 @@ def _blamed(objective: ChangeTarget, old: _Period, new: _Period) -> list[Measure
 
 
 def _fewer_tokens(window: Measurement, before: float | None) -> bool:
-    now = level_of(window, ChangeTarget.THROUGHPUT)
+    now = window.tokens_per_second  # 0 is fewer, and no level
     return now is not None and before is not None and now < before * (1 - NOISE)
 
 
@@ -332,7 +333,8 @@ def _throughput(
 ) -> ObjectiveEffect | None:
     ours = _logs(windows, ChangeTarget.THROUGHPUT, unit=1.0)
     theirs = _logs(old.windows, ChangeTarget.THROUGHPUT, unit=1.0)
-    if len(ours) < LOOKS[0] or not most_tell(ours, windows) or not theirs:
+    known = most_tell(ours, windows) and most_tell(theirs, old.windows) and not stood_still((*windows, *old.windows))
+    if len(ours) < LOOKS[0] or not known:
         return None
     return throughput_effect(
         ratio=difference(ours, theirs, level=level),

@@ -30,6 +30,7 @@ from vllm_autotuner.change.measured_window import (
     mean_queue,
     most_tell,
     requests_in,
+    stood_still,
     window_length,
 )
 from vllm_autotuner.change.objective_effect import (
@@ -279,7 +280,7 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
         hurt = effect.hurt and not _is_longer_queue_alone(objective, usable)
         merits = without_luck(effect.merits) if _is_shorter_queue_alone(objective, usable) else effect.merits
         effects.append(replace(effect, hurt=hurt, merits=merits))
-    if most_tell(tokens := _levels(usable, ChangeTarget.THROUGHPUT), usable):
+    if tokens := _tokens(usable):
         effect = throughput_effect(
             ratio=bounds(ours / theirs for ours, theirs in tokens),
             ours=median(ours for ours, _ in tokens),
@@ -291,10 +292,11 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
 
 
 def _mean(pairs: Sequence[Pair], objective: ChangeTarget, *, level: float) -> Interval | None:
-    """The interval of the ratios of the means; None unless most windows have them on both sides."""
+    """The interval of the ratios of the means; None unless enough windows have them on both sides to bound it."""
     means = [(mean_of(pair.candidate, objective), mean_of(pair.reference, objective)) for pair in pairs]
     known = [math.log(ours / theirs) for ours, theirs in means if ours is not None and theirs is not None]
-    return interval(known, level=level) if most_tell(known, pairs) else None
+    found = interval(known, level=level) if most_tell(known, pairs) else None
+    return found if found is None or math.isfinite(found.high) else None
 
 
 def _is_longer_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> bool:
@@ -314,9 +316,16 @@ def _is_shorter_queue_alone(objective: ChangeTarget, pairs: Sequence[Pair]) -> b
 
 
 def _tokens_served(pairs: Sequence[Pair]) -> float | None:
-    """Tokens per second of the candidate over those of the reference; None unless most windows have both."""
-    tokens = _levels(pairs, ChangeTarget.THROUGHPUT)
-    return median(ours / theirs for ours, theirs in tokens) if most_tell(tokens, pairs) else None
+    """Tokens per second of the candidate over those of the reference; None if not known."""
+    tokens = _tokens(pairs)
+    return median(ours / theirs for ours, theirs in tokens) if tokens else None
+
+
+def _tokens(pairs: Sequence[Pair]) -> list[tuple[float, float]]:
+    """Tokens per second of both sides; empty unless most windows have them, and none in which a side made none."""
+    known = _levels(pairs, ChangeTarget.THROUGHPUT)
+    still = any(stood_still((pair.candidate, pair.reference)) for pair in pairs)
+    return known if most_tell(known, pairs) and not still else []
 
 
 def _levels(pairs: Sequence[Pair], objective: ChangeTarget) -> list[tuple[float, float]]:

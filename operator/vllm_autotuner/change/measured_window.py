@@ -22,6 +22,7 @@ __all__ = [
     "mean_queue",
     "most_tell",
     "requests_in",
+    "stood_still",
     "window_length",
 ]
 
@@ -77,6 +78,11 @@ def is_complete(window: Measurement) -> bool:
 def most_tell(known: Sequence[object], windows: Sequence[object]) -> bool:
     """Whether a number that so many of the windows have is known on the whole: one lost scrape takes no other away."""
     return 2 * len(known) > len(windows)
+
+
+def stood_still(windows: Sequence[Measurement]) -> bool:
+    """Whether an engine made no token in one of the windows: a zero that was measured is not unknown."""
+    return any(window.tokens_per_second == 0 for window in windows)
 
 
 def is_queue(windows: Sequence[Measurement]) -> bool:
