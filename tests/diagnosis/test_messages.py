@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.builders import diagnosed, engine, latency, named, observation, targets
+from tests.builders import NOT_MEASURED, diagnosed, engine, latency, named, observation, targets
 
 from vllm_autotuner.api.knobs import EngineKnobs
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
@@ -78,6 +78,16 @@ def test_nor_does_one_of_first_tokens() -> None:
     found = named(observation(engine(running=8, kv=0.3), ttft=late, prefill_time=late))
     assert found.primary is DiagnosisClass.PREFILL_BOUND
     assert found.message.startswith("TTFT p95 is 2.04 s (objective 2.00 s): ")
+
+
+def test_objectives_are_met_where_both_latencies_are_measured() -> None:
+    fast = latency(0.020)
+    healthy = {"tpot": fast, "itl": fast}
+    seen = engine(running=30, kv=0.3)
+    assert named(observation(seen, ttft=latency(0.2), **healthy)).message.startswith("Objectives are met")
+    found = named(observation(seen, ttft=NOT_MEASURED, **healthy))
+    assert found.primary is DiagnosisClass.HEALTHY
+    assert found.message == "There is no lasting queue and the KV cache has room; TTFT is not measured."
 
 
 PREEMPTS, RARELY = ({"running": 30, "waiting": 9, "finished": 1000} | each for each in (

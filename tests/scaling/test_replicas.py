@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.builders import NOT_MEASURED, WINDOW, engine, latency, observation, targets
 from tests.builders import NOW as AT
-from tests.builders import WINDOW, engine, latency, observation, targets
 from tests.planning.situations import diagnosis, scaling
 from tests.scaling.loads import LENGTH, carrying, drafted, in_pods, minutes, queue
 
@@ -457,6 +457,9 @@ def test_one_leaves_where_the_rest_carry_the_highest_load() -> None:
         pytest.param({"seen": carrying(minutes(78, more=-2), engines=2)}, 1, id="its highest was ten minutes ago"),
         pytest.param({"seen": carrying([90.0] * 4 + [60.0] * 8, engines=2)}, 2, id="six minutes are not ten"),
         pytest.param({"seen": carrying([60.0] * 20, engines=2)}, 2, id="no slope was seen, and prompts are unknown"),
+        pytest.param({"seen": carrying(EARLIER + CALM, [60.0] * 10)}, 2, id="of one, what it did minutes ago was lost"),
+        pytest.param({"seen": carrying(EARLIER + CALM, CALM)}, 1, id="of one, four windows of forty were lost"),
+        pytest.param({"seen": replace(SPARE, ttft=NOT_MEASURED)}, 2, id="whether TTFT is kept is not known"),
     ],
 )
 def test_when_one_leaves_and_when_none_does(given: dict[str, Any], replicas: int) -> None:

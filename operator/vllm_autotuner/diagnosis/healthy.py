@@ -53,8 +53,11 @@ class Healthy:
         message = "Objectives are met, there is no lasting queue and the KV cache has room."
         if drained:
             message = "A queue has just drained and no requests wait; TTFT still reflects the queue."
-        if all(evidence.value is None for evidence in (case.ttft_evidence(), case.tpot_evidence())):
-            message = "There is no lasting queue and the KV cache has room; latencies are not measured."
+        latencies = (("TTFT", case.ttft_evidence()), ("TPOT", case.tpot_evidence()))
+        unknown = [name for name, evidence in latencies if evidence.value is None]
+        if unknown:
+            what = "latencies are" if len(unknown) == len(latencies) else f"{unknown[0]} is"
+            message = f"There is no lasting queue and the KV cache has room; {what} not measured."
         return Holds(
             message=message,
             evidence=(

@@ -13,7 +13,15 @@ from typing import Final
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.api.wording import counted
-from vllm_autotuner.diagnosis.case import Case, busy_batch, queues, reaches_behind
+from vllm_autotuner.diagnosis.case import (
+    Case,
+    busy_batch,
+    is_not_exported,
+    queues,
+    reaches_behind,
+    tpot_reading,
+    ttft_reading,
+)
 from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
@@ -24,6 +32,7 @@ from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.capacity import Capacity, capacity, replicas_for
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.current_replica import STRETCH, UnknownReplica, limits_of, rate_now
+from vllm_autotuner.planning.forecast import LEAST_SEEN
 from vllm_autotuner.planning.situation import RUNS_AWAY, Situation
 from vllm_autotuner.planning.worth import MET
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
@@ -272,11 +281,17 @@ class _Question:
             return None
         lately = min(self._stable, REMEMBERED)
         rate, known = peak_rate(seen, over=lately), self.capacity
-        if rate is None or known is None:
+        # A pod whose scrapes were lost while it had most to do would have had nothing to do.
+        if rate is None or known is None or seen.told_share(over=lately.total_seconds()) < LEAST_SEEN:
             return None
         enough = replicas_for(rate, known.low)
         if enough is None or enough >= current:
             return None
+        for name, reading in (("TTFT", ttft_reading(self.case)), ("TPOT", tpot_reading(self.case))):
+            if is_not_exported(reading):
+                return Scale(
+                    replicas=current, reason=f"{name} is not exported: whether fewer replicas keep it is not known"
+                )
         # Chance excuses nothing here: a replica is taken away where it is known that nothing is late.
         if budget_spent(self.case, over=timedelta(days=1), since=since, beyond_chance=False):
             return None

@@ -97,8 +97,8 @@ CHANGE_ROWS: Final[tuple[Guardrail, ...]] = (
         prevents="long exposure to a clearly broken candidate",
         default=(
             "rollback on a crash, on gross violations (above the target and above {change.comparison:GROSS|factors} of "
-            "the reference), on more than {change.failing:MOST_FAILED|percent} failed requests, and where an engine hangs "
-            "as `Wedged` has it, while none with the old configuration does"
+            "the reference), on more than {change.failing:MOST_FAILED|percent} failed requests, and where an engine "
+            "hangs, as `Wedged` has it, while none with the old configuration does"
         ),
         where=Where.MACHINE,
         objects=(
