@@ -81,11 +81,10 @@ def test_nor_does_one_of_first_tokens() -> None:
 
 
 def test_objectives_are_met_where_both_latencies_are_measured() -> None:
-    fast = latency(0.020)
-    healthy = {"tpot": fast, "itl": fast}
-    seen = engine(running=30, kv=0.3)
-    assert named(observation(seen, ttft=latency(0.2), **healthy)).message.startswith("Objectives are met")
-    found = named(observation(seen, ttft=NOT_MEASURED, **healthy))
+    fast, seen = latency(0.020), engine(running=30, kv=0.3)
+    whole = named(observation(seen, ttft=latency(0.2), tpot=fast, itl=fast))
+    assert whole.message.startswith("Objectives are met")
+    found = named(observation(seen, ttft=NOT_MEASURED, tpot=fast, itl=fast))
     assert found.primary is DiagnosisClass.HEALTHY
     assert found.message == "There is no lasting queue and the KV cache has room; TTFT is not measured."
 
