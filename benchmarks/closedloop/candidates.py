@@ -30,6 +30,8 @@ class Way(StrEnum):
     """The engine dies in every start."""
     DIES_LATER = "dies later"
     """The engine dies 1 to 20 minutes after it became ready, and again after each restart."""
+    HANGS_LATER = "hangs later"
+    """The engine hangs as long after it became ready, and is healthy to its probe."""
     NEVER_READY = "never ready"
     """It neither serves nor dies."""
     FAILS_REQUESTS = "fails requests"
@@ -65,7 +67,7 @@ class Flaw:
 
 WAYS: Final = tuple(Way)
 DIES_AFTER: Final = (60.0, 1200.0)
-"""Seconds as ready, for `Way.DIES_LATER`."""
+"""Seconds as ready, for `Way.DIES_LATER` and `Way.HANGS_LATER`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,8 @@ class Candidates:
                 faults = Faults(degrade_above_seqs=0, degrade_factor=float(source.uniform(1.2, 3.0)))
             case Way.DIES_LATER:
                 faults = Faults(crash_after=float(source.uniform(*DIES_AFTER)))
+            case Way.HANGS_LATER:
+                faults = Faults(wedge_after=float(source.uniform(*DIES_AFTER)))
             case Way.FAILS_REQUESTS:
                 faults = Faults(fail_share=float(source.uniform(0.05, 0.5)))
             case Way.DEGRADES:
