@@ -8,7 +8,7 @@ import pytest
 from tests.builders import engine, latency, observation
 from tests.change.worlds import NEW, NOW, OLD, canary_change, canary_world, change, rollout, seen, variant, world
 
-from vllm_autotuner.api.status import Analysis, ChangeState
+from vllm_autotuner.api.status import Analysis, ChangeState, ChangeTarget
 from vllm_autotuner.change.hanging import hanging
 from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.world import World
@@ -38,8 +38,11 @@ def beside(canary: Observation, old: Observation) -> World:
         pytest.param(stuck(), seen(), True, id="it does, and the old configuration serves"),
         pytest.param(stuck(119.0), seen(), False, id="not for long enough"),
         pytest.param(stuck(running=0.0, waiting=0.0), seen(), False, id="nobody asks it"),
-        pytest.param(stuck(31.0, running=0.0, waiting=3.0), seen(), True, id="requests wait and none runs"),
+        pytest.param(stuck(31.0, running=0.0, waiting=3.0), seen(), False, id="requests wait and none runs: not yet"),
+        pytest.param(stuck(121.0, running=0.0, waiting=3.0), seen(), True, id="requests wait and none runs: a hang"),
         pytest.param(stuck(), stuck(), False, id="both do: it lies in the requests, or in what both need"),
+        pytest.param(stuck(120.0), stuck(61.0), False, id="the old one is seen to do so a little later"),
+        pytest.param(stuck(300.0), stuck(30.0), True, id="the old one has just made a token"),
         pytest.param(seen(), stuck(), False, id="only the old configuration does"),
     ],
 )
@@ -51,6 +54,33 @@ def test_a_canary_that_hangs_beside_the_old_configuration(
     if not baseline:
         found = replace(found, variants=replace(found.variants, baseline=None))
     assert bool(hanging(canary_change(ChangeState.ANALYZING, baseline=baseline), found)) is told
+
+
+def several(*windows: Observation) -> Observation:
+    engines = [replace(one, key=replace(one.key, pod=f"chat-{number}"))
+               for number, seen_ in enumerate(windows) for one in seen_.engines]  # fmt: skip
+    return replace(windows[0], engines=tuple(engines))
+
+
+def test_of_several_one_hangs_by_itself_and_an_old_one_excuses_no_canary() -> None:
+    baking = change(ChangeState.BAKING)
+    assert hanging(baking, world(observation=several(seen(), seen(), stuck()))) == ""
+    assert "chat-1" in hanging(baking, world(observation=several(seen(), stuck(), stuck())))
+    alone = beside(stuck(), several(seen(), seen(), stuck(900.0)))
+    assert hanging(canary_change(ChangeState.ANALYZING), alone)
+    for_all = beside(stuck(), several(stuck(), stuck(), seen()))
+    assert hanging(canary_change(ChangeState.ANALYZING), for_all) == ""
+
+
+def test_what_was_to_make_an_engine_start_is_not_blamed() -> None:
+    started = change(ChangeState.BAKING, target=ChangeTarget.START)
+    assert hanging(started, world(observation=stuck())) == ""
+
+
+def test_after_minutes_without_a_request_the_first_one_may_take_a_while() -> None:
+    found = stuck(290.0)
+    first = replace(found, engines=tuple(replace(one, busy_for=31.0) for one in found.engines))
+    assert hanging(canary_change(ChangeState.ANALYZING), beside(first, seen())) == ""
 
 
 def test_pods_of_both_configurations_say_nothing() -> None:

@@ -20,6 +20,7 @@ from tests.change.worlds import (
     rollout,
     seen,
     silent,
+    variant,
     world,
 )
 
@@ -798,6 +799,13 @@ def test_harm_in_the_bake_is_found_in_what_windows_there_are(load: float, measur
 
     given = change(BAKING, before=before, baseline=before[-1], deadline=NOW + timedelta(minutes=30))
     states, after, _ = run(given, ticks(120, observation=slower))
+    assert (states, after.harmful) == ([BAKING, ROLLING_BACK], True)
+
+
+def test_a_baseline_that_says_nothing_does_not_keep_a_bake_from_being_judged() -> None:
+    given = canary_change(BAKING, before=SERVED, deadline=NOW + timedelta(minutes=30))
+    lost = Variants(baseline=variant(OLD, observation=silent()))
+    states, after, _ = run(given, ticks(120, observation=under(1.0, ttft=3.0), variants=lost))
     assert (states, after.harmful) == ([BAKING, ROLLING_BACK], True)
 
 

@@ -418,6 +418,10 @@ def test_an_interval_that_reaches_to_what_is_late_brings_one_more(tpot: float, r
 EARLIER, CALM = [90.0] * 4, [60.0] * 16
 SPARE = carrying(EARLIER + CALM, engines=2)
 """Two serve 144 in a window at their highest five minutes: one alone would run 62 sequences, twice as many as ever."""
+NO_KV = replace(
+    SPARE,
+    engines=tuple(replace(one, moments=tuple(replace(each, kv=None) for each in one.moments)) for one in SPARE.engines),
+)
 SPARE_FOR: Mapping[str, Any] = {"primary": DiagnosisClass.UNDERUTILIZED, "seen": SPARE}
 
 
@@ -457,9 +461,8 @@ def test_one_leaves_where_the_rest_carry_the_highest_load() -> None:
         pytest.param({"seen": carrying(minutes(78, more=-2), engines=2)}, 1, id="its highest was ten minutes ago"),
         pytest.param({"seen": carrying([90.0] * 4 + [60.0] * 8, engines=2)}, 2, id="six minutes are not ten"),
         pytest.param({"seen": carrying([60.0] * 20, engines=2)}, 2, id="no slope was seen, and prompts are unknown"),
-        pytest.param({"seen": carrying(EARLIER + CALM, [60.0] * 10)}, 2, id="of one, what it did minutes ago was lost"),
-        pytest.param({"seen": carrying(EARLIER + CALM, CALM)}, 1, id="of one, four windows of forty were lost"),
         pytest.param({"seen": replace(SPARE, ttft=NOT_MEASURED)}, 2, id="whether TTFT is kept is not known"),
+        pytest.param({"seen": NO_KV}, 2, id="nor is whether the KV cache of one fewer has room"),
     ],
 )
 def test_when_one_leaves_and_when_none_does(given: dict[str, Any], replicas: int) -> None:

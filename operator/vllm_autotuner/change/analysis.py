@@ -126,7 +126,9 @@ def _compared(
 ) -> Comparison:
     """Canary against baseline if the old configuration still serves, else `before` against now, corrected for load."""
     gpus = change.from_.tensor_parallel_size or 1, change.to.tensor_parallel_size or 1
-    if not analysis.reference:
+    # A baseline pod that lost its node, or that nobody asks, must not keep a kept change from being judged.
+    mute = change.promoted and not any(map(is_complete, analysis.reference))
+    if not analysis.reference or mute:
         return compare_periods(
             before, analysis.last, targets=world.targets, target=change.target, final=final, gpus=gpus
         )

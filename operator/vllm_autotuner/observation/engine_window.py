@@ -116,6 +116,8 @@ class EngineWindow:
     """Mean inter-token latency of this engine (seconds)."""
     pool: KVPool
     labels: Mapping[str, str] = field(default_factory=dict)
+    busy_for: float = math.inf
+    """Seconds until its last scrape in which it always had requests; infinite when no fetched sample was without."""
     rejected: float | None = None
     """Requests that a limit of the queue turned away. None when not exported, as before vLLM 0.32."""
     finished_by: Mapping[str, float] = field(default_factory=dict)
@@ -182,6 +184,7 @@ def engine_window(key: EngineKey, series: EngineSeries, *, snapshot: FleetSnapsh
         prompt_tokens=prompted,
         generation_tokens=grown(Meaning.GENERATION_TOKENS),
         stalled_for=_stalled_for(series),
+        busy_for=_busy_for(series),
         itl=distribution_of([series], Meaning.ITL, snapshot=snapshot).mean,
         pool=_pool(series.cache_info.labels if series.cache_info is not None else None),
         labels=series.labels,
@@ -248,6 +251,14 @@ def _stalled_for(series: EngineSeries) -> float | None:
     ]
     # Not until now: of the time since its last scrape nothing is known, and that may be a minute.
     return series.gauges[Meaning.RUNNING].times[-1] - max(moved)
+
+
+def _busy_for(series: EngineSeries) -> float:
+    running, waiting = series.gauges[Meaning.RUNNING], _by_time(series.gauges.get(Meaning.WAITING))
+    idle = (
+        time for time, many in zip(running.times, running.values, strict=True) if not many and not waiting.get(time)
+    )
+    return running.times[-1] - max(idle, default=-math.inf)
 
 
 def _steps_of(series: Series) -> Iterable[tuple[float, float, float]]:

@@ -113,14 +113,6 @@ class Observation:
         made += [(one.time, one.requests, one.window) for one in self.first_tokens if one.time in known]
         return on_one_grid(made, window=self.window)
 
-    def told_share(self, *, over: float) -> float:
-        """Return of which share of so many seconds (0..1) all engines of now tell, one as the other, what they made."""
-        begin = self.at - over
-        told = [one.window for one in self.steps if one.time is not None and one.time > begin]
-        told += [window for end, window in self.quiet if end > begin]
-        everything = over * len(self.engines)
-        return min(1.0, sum(window or self.window for window in told) / everything) if everything > 0 else 0.0
-
     def prompts_by_window(self, *, over: float) -> dict[float, float]:
         """Prompt tokens that all engines computed in each window that ended within so many seconds, by its end."""
         begin = self.at - over

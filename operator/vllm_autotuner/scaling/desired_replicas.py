@@ -17,6 +17,7 @@ from vllm_autotuner.diagnosis.case import (
     Case,
     busy_batch,
     is_not_exported,
+    kv_mean,
     queues,
     reaches_behind,
     tpot_reading,
@@ -32,7 +33,6 @@ from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.capacity import Capacity, capacity, replicas_for
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
 from vllm_autotuner.planning.current_replica import STRETCH, UnknownReplica, limits_of, rate_now
-from vllm_autotuner.planning.forecast import LEAST_SEEN
 from vllm_autotuner.planning.situation import RUNS_AWAY, Situation
 from vllm_autotuner.planning.worth import MET
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
@@ -281,17 +281,13 @@ class _Question:
             return None
         lately = min(self._stable, REMEMBERED)
         rate, known = peak_rate(seen, over=lately), self.capacity
-        # A pod whose scrapes were lost while it had most to do would have had nothing to do.
-        if rate is None or known is None or seen.told_share(over=lately.total_seconds()) < LEAST_SEEN:
+        if rate is None or known is None:
             return None
         enough = replicas_for(rate, known.low)
         if enough is None or enough >= current:
             return None
-        for name, reading in (("TTFT", ttft_reading(self.case)), ("TPOT", tpot_reading(self.case))):
-            if is_not_exported(reading):
-                return Scale(
-                    replicas=current, reason=f"{name} is not exported: whether fewer replicas keep it is not known"
-                )
+        if missing := self._not_exported():
+            return Scale(replicas=current, reason=f"{missing} is not exported: whether fewer replicas do is not known")
         # Chance excuses nothing here: a replica is taken away where it is known that nothing is late.
         if budget_spent(self.case, over=timedelta(days=1), since=since, beyond_chance=False):
             return None
@@ -309,6 +305,15 @@ class _Question:
             f"{rate:.2f} requests/s, of which each serves at least {known.low:.2f} within the objectives",
             foretold=True,
         )
+
+    def _not_exported(self) -> str:
+        case = self.case
+        absent = {
+            "TTFT": is_not_exported(ttft_reading(case)),
+            "TPOT": is_not_exported(tpot_reading(case)),
+            "KV cache usage": any(kv_mean(engine) is None for engine in case.engines),
+        }
+        return " and ".join(name for name, missing in absent.items() if missing)
 
     def _may_be_spare(self) -> bool:
         """Whether to check if fewer are enough: `Healthy` must last, because it also holds between two bursts."""
