@@ -98,7 +98,7 @@ CHANGE_ROWS: Final[tuple[Guardrail, ...]] = (
         default=(
             "rollback on a crash, on gross violations (above the target and above {change.comparison:GROSS|factors} of "
             "the reference), on more than {change.failing:MOST_FAILED|percent} failed requests, and where an engine "
-            "hangs, as `Wedged` has it, or two of several do, while those with the old configuration do better"
+            "hangs, as `Wedged` has it (of several, not only a single one), while the old configuration does better"
         ),
         where=Where.MACHINE,
         objects=(
