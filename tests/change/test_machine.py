@@ -24,7 +24,7 @@ from tests.change.worlds import (
     world,
 )
 
-from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, ChangeState, ChangeTarget, Outcome
+from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange, ChangeState, ChangeTarget, Measurement, Outcome
 from vllm_autotuner.change.analysis import longest
 from vllm_autotuner.change.comparison import GROSS_WINDOWS
 from vllm_autotuner.change.edges import EDGES, IllegalMove, moved
@@ -719,9 +719,12 @@ def under(load: float, *, ttft: float) -> Callable[[datetime], Observation]:
     return found
 
 
-SERVED = tuple(
-    measure(under(1.0, ttft=1.5)(NOW - timedelta(seconds=30 * age)), targets=TARGETS) for age in range(9, -1, -1)
-)
+def ten_windows(load: float) -> tuple[Measurement, ...]:
+    found = under(load, ttft=1.5)
+    return tuple(measure(found(NOW - timedelta(seconds=30 * age)), targets=TARGETS) for age in range(9, -1, -1))
+
+
+SERVED = ten_windows(1.0)
 """Ten windows before: inside the objective of 2 s, with 2 requests/s."""
 
 
@@ -788,9 +791,7 @@ def test_harm_in_the_bake_is_told_from_load_as_well() -> None:
     ],
 )
 def test_harm_in_the_bake_is_found_in_what_windows_there_are(load: float, measured_every: int) -> None:
-    before = tuple(
-        measure(under(load, ttft=1.5)(NOW - timedelta(seconds=30 * age)), targets=TARGETS) for age in range(9, -1, -1)
-    )
+    before = ten_windows(load)
 
     def slower(now: datetime) -> Observation:
         found = under(load, ttft=3.0)(now)

@@ -5,9 +5,12 @@ answer has not failed, and its client waits. Checked in every state.
 Limit: a rollout that has pods of both configurations in one Deployment does not tell which of them hang.
 """
 
+from dataclasses import replace
+
 from vllm_autotuner.api.status import ActiveChange, ChangeTarget
 from vllm_autotuner.change.world import World, reaches_the_service, sides
 from vllm_autotuner.diagnosis.case import HANGS_AFTER
+from vllm_autotuner.diagnosis.evidence import Threshold
 from vllm_autotuner.diagnosis.wedged import Hang, Wedged
 from vllm_autotuner.observation.observation import Observation
 
@@ -22,19 +25,21 @@ def hanging(change: ActiveChange, world: World) -> str:
     new, old = sides(change, world)
     if new is None or change.target is ChangeTarget.START:
         return ""
-    # Both limits of a hang lie apart, and its beginning is seen at the next scrape only: of the new ones the longer one
-    # counts, and of the old ones half of it.
-    found = [hang for hang in _hangs(new) if hang.seconds >= HANGS_AFTER.limit]
+    # The limits of Wedged lie apart, and what stops both sides is seen at the next scrape of each: here one limit
+    # counts, and for the old ones half of it.
+    found = _hangs(new, limit=HANGS_AFTER)
     if not found or len(found) == 1 < len(new.engines):  # one of twenty may hang by itself, with any value
         return ""
     beside = [old] if old is not None else []
     if not reaches_the_service(change) and old is not world.observation:
         beside.append(world.observation)
     engines = sum(len(each.engines) for each in beside)
-    stuck = sum(hang.seconds >= HANGS_AFTER.limit / 2 for each in beside for hang in _hangs(each, share=0.5))
+    half = replace(HANGS_AFTER, limit=HANGS_AFTER.limit / 2)
+    stuck = sum(len(_hangs(each, limit=half)) for each in beside)
     return "" if engines and 2 * stuck >= engines else found[0].told
 
 
-def _hangs(seen: Observation, *, share: float = 1.0) -> list[Hang]:
-    found = (Wedged().hang(engine, at=seen.at, share=share) for engine in seen.engines)
+def _hangs(seen: Observation, *, limit: Threshold) -> list[Hang]:
+    rule = Wedged(stalled=limit, stalled_queue=limit)
+    found = (rule.hang(engine, at=seen.at) for engine in seen.engines)
     return [hang for hang in found if hang is not None]

@@ -34,6 +34,7 @@ __all__ = [
     "mean_running",
     "most_waiting",
     "mostly_waits",
+    "not_exported",
     "over_mean",
     "queues",
     "reaches_behind",
@@ -263,16 +264,9 @@ def undecided(case: Case, queueing: Sequence[EngineWindow]) -> str:
     usage (or too few slots look like a full cache), latencies (or a slow engine looks like a busy one), and tokens that
     are computed (or a hang looks like load).
     """
-    missing = [
-        name
-        for name, is_missing in (
-            ("KV cache usage", any(kv_max(engine) is None for engine in queueing)),
-            ("TTFT", is_not_exported(ttft_reading(case))),
-            ("inter-token latency", is_not_exported(tpot_reading(case))),
-            ("token counters", any(engine.stalled_for is None for engine in queueing)),
-        )
-        if is_missing
-    ]
+    missing = not_exported(case, queueing)
+    if any(engine.stalled_for is None for engine in queueing):
+        missing.append("token counters")
     if missing:
         return f"requests wait, but without {', '.join(missing)} (not exported, or 0 under load) the cause is unknown"
     stalled = [engine.stalled_for or 0.0 for engine in queueing]
@@ -282,6 +276,16 @@ def undecided(case: Case, queueing: Sequence[EngineWindow]) -> str:
             f"after {HANGS_AFTER.limit:.0f} s; look for {HANGS_AFTER.limit + 40:.0f} s"
         )
     return ""
+
+
+def not_exported(case: Case, engines: Sequence[EngineWindow]) -> list[str]:
+    """Name what is missing of the latencies, and of the KV usage of these engines."""
+    named = (
+        ("KV cache usage", any(kv_max(engine) is None for engine in engines)),
+        ("TTFT", is_not_exported(ttft_reading(case))),
+        ("inter-token latency", is_not_exported(tpot_reading(case))),
+    )
+    return [name for name, missing in named if missing]
 
 
 def is_not_exported(reading: Reading) -> bool:

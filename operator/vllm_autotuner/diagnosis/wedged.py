@@ -44,17 +44,17 @@ class Wedged:
                 return Holds(message=message, evidence=(seen,))
         return Fails()
 
-    def hang(self, engine: EngineWindow, *, at: float, share: float = 1.0) -> Hang | None:
+    def hang(self, engine: EngineWindow, *, at: float) -> Hang | None:
         """Return how long an engine with requests has computed no token, if for longer than the limit; else None.
 
-        `at`: of the observation, in Unix seconds. `share`: of the limit that is enough.
+        `at`: of the observation, in Unix seconds.
         """
         if engine.stalled_for is None or not all(one.running > 0 or one.waiting > 0 for one in engine.moments):
             return None
         # After minutes without a request the first one may take a while.
         stalled = min(engine.stalled_for, engine.busy_for)
         none_runs = all(moment.running == 0 for moment in engine.moments)
-        limit = share * (self.stalled_queue.limit if none_runs else self.stalled.limit)
+        limit = self.stalled_queue.limit if none_runs else self.stalled.limit
         if stalled < limit or _fills_cache(engine, since=at - stalled):
             return None
         last = engine.moments[-1]

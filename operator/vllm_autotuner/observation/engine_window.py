@@ -255,10 +255,9 @@ def _stalled_for(series: EngineSeries) -> float | None:
 
 def _busy_for(series: EngineSeries) -> float:
     running, waiting = series.gauges[Meaning.RUNNING], _by_time(series.gauges.get(Meaning.WAITING))
-    idle = (
-        time for time, many in zip(running.times, running.values, strict=True) if not many and not waiting.get(time)
-    )
-    return running.times[-1] - max(idle, default=-math.inf)
+    newest_first = zip(reversed(running.times), reversed(running.values), strict=True)
+    idle = (time for time, many in newest_first if not many and not waiting.get(time))
+    return running.times[-1] - next(idle, -math.inf)
 
 
 def _steps_of(series: Series) -> Iterable[tuple[float, float, float]]:

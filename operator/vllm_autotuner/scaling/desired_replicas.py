@@ -13,16 +13,7 @@ from typing import Final
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.api.wording import counted
-from vllm_autotuner.diagnosis.case import (
-    Case,
-    busy_batch,
-    is_not_exported,
-    kv_mean,
-    queues,
-    reaches_behind,
-    tpot_reading,
-    ttft_reading,
-)
+from vllm_autotuner.diagnosis.case import Case, busy_batch, not_exported, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
@@ -286,8 +277,9 @@ class _Question:
         enough = replicas_for(rate, known.low)
         if enough is None or enough >= current:
             return None
-        if missing := self._not_exported():
-            return Scale(replicas=current, reason=f"{missing} is not exported: whether fewer replicas do is not known")
+        if missing := not_exported(self.case, seen.engines):
+            why = f"without {', '.join(missing)} (not exported, or 0 under load) whether fewer replicas do is unknown"
+            return Scale(replicas=current, reason=why)
         # Chance excuses nothing here: a replica is taken away where it is known that nothing is late.
         if budget_spent(self.case, over=timedelta(days=1), since=since, beyond_chance=False):
             return None
@@ -305,15 +297,6 @@ class _Question:
             f"{rate:.2f} requests/s, of which each serves at least {known.low:.2f} within the objectives",
             foretold=True,
         )
-
-    def _not_exported(self) -> str:
-        case = self.case
-        absent = {
-            "TTFT": is_not_exported(ttft_reading(case)),
-            "TPOT": is_not_exported(tpot_reading(case)),
-            "KV cache usage": any(kv_mean(engine) is None for engine in case.engines),
-        }
-        return " and ".join(name for name, missing in absent.items() if missing)
 
     def _may_be_spare(self) -> bool:
         """Whether to check if fewer are enough: `Healthy` must last, because it also holds between two bursts."""
