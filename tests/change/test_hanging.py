@@ -8,7 +8,7 @@ import pytest
 from tests.builders import engine, latency, observation
 from tests.change.worlds import NEW, NOW, OLD, canary_change, canary_world, change, rollout, seen, variant, world
 
-from vllm_autotuner.api.status import Analysis, ChangeState, ChangeTarget
+from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, ChangeTarget
 from vllm_autotuner.change.hanging import hanging
 from vllm_autotuner.change.machine import advance
 from vllm_autotuner.change.world import World
@@ -83,9 +83,26 @@ def test_after_minutes_without_a_request_the_first_one_may_take_a_while() -> Non
     assert hanging(canary_change(ChangeState.ANALYZING), beside(first, seen())) == ""
 
 
-def test_pods_of_both_configurations_say_nothing() -> None:
-    mixed = rollout(NEW, settled=False)
-    assert hanging(change(ChangeState.PROVISIONING), world(rollout=mixed, observation=stuck())) == ""
+@pytest.mark.parametrize("given", [change(ChangeState.PROVISIONING), canary_change(ChangeState.PROMOTING)])
+def test_of_pods_of_both_configurations_the_engines_are_told_apart(given: ActiveChange) -> None:
+    """The last pod with the old value serves: what replaced the others would go unnoticed until it is gone, too."""
+    both = several(stuck(), stuck(), seen())
+    mixed = rollout(NEW, settled=False, ready=3, replicas=3, latest=frozenset({"chat-0", "chat-1"}))
+    assert "chat-0" in hanging(given, world(rollout=mixed, observation=both))
+    assert hanging(given, world(rollout=replace(mixed, latest=frozenset({"chat-1", "chat-2"})), observation=both)) == ""
+    assert (
+        hanging(given, world(rollout=replace(mixed, latest=frozenset()), observation=several(stuck(), stuck()))) == ""
+    )
+    assert hanging(given, world(rollout=replace(mixed, config_hash=OLD), observation=both)) == ""
+
+
+def test_a_canary_beside_a_rollout_is_one_of_the_new() -> None:
+    mixed = rollout(NEW, settled=False, ready=3, replicas=3, latest=frozenset())
+    found = replace(beside(stuck(), seen()), rollout=mixed, observation=several(seen(), seen()))
+    assert "64 running" in hanging(canary_change(ChangeState.PROMOTING), found)
+
+
+def test_a_hang_is_told_with_what_waits() -> None:
     assert "64 running and 120 waiting" in hanging(change(ChangeState.BAKING), world(observation=stuck()))
 
 

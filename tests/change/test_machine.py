@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.builders import NOT_MEASURED, engine
 from tests.change.worlds import (
+    BEFORE,
     NOW,
     OLD,
     STRATEGY,
@@ -64,6 +65,29 @@ def test_every_edge(before: ChangeState, to: ChangeState, legal: bool) -> None:
 def test_nothing_leaves_a_rollback_but_its_end() -> None:
     assert EDGES[ROLLING_BACK] == frozenset()
     assert all(ROLLING_BACK in EDGES[state] for state in UNDER_TEST)
+
+
+@pytest.mark.parametrize(
+    ("pods", "after", "ends"),
+    [
+        pytest.param({"ready": 3}, 0, Outcome.SUCCEEDED, id="all serve"),
+        pytest.param({"ready": 2}, 0, Outcome.SUCCEEDED, id="one of several is missing by itself"),
+        pytest.param({"ready": 1}, 0, None, id="of most nothing is known: they are waited for"),
+        pytest.param({"ready": 1}, 1199, None, id="for as long as pods may take"),
+        pytest.param({"ready": 1}, 1200, "undone", id="and no longer"),
+        pytest.param({"ready": 1, "unschedulable": "0/3 nodes"}, 0, Outcome.SUCCEEDED, id="the others have no node"),
+    ],
+)
+def test_a_bake_does_not_succeed_while_most_pods_are_missing(
+    pods: dict[str, Any], after: float, ends: Outcome | str | None
+) -> None:
+    given = change(BAKING, before=(BEFORE,), deadline=NOW - timedelta(seconds=after))
+    step = advance(given, world(rollout=rollout(settled=pods == {"ready": 3}, replicas=3, **pods)))
+    if ends == "undone":
+        assert (step.change.state, step.change.harmful) == (ROLLING_BACK, False)
+        assert step.change.state_reason == "1 of 3 pods ready at the end of the bake"
+    else:
+        assert (step.ending and step.ending.outcome) == ends
 
 
 def quiet(now: datetime) -> Observation:

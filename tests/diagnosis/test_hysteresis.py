@@ -58,7 +58,8 @@ def test_what_is_named_when(states: Sequence[Observation], expected: Sequence[Di
 
 def test_a_burst_that_no_class_is_named_for_ends_the_time_without_requests() -> None:
     """With bursts of half a minute every five it is never idle for longer, though it is always named so."""
-    quiet, burst = observation(engine(running=0, kv=0.0, finished=0.0, generation_tokens=0.0)), observation()
+    nothing = engine(running=0, kv=0.0, finished=0.0, generation_tokens=0.0, prompt_tokens=0.0)
+    quiet, burst = observation(nothing), observation()
     found = evaluated([*[quiet] * 10, burst, *[quiet] * 10])
     assert {each.primary for each in found} == {DiagnosisClass.IDLE}
     assert [each.since - NOW for each in (found[9], found[10], found[-1])] == [0, 10 * TICK, 10 * TICK]

@@ -77,6 +77,18 @@ IN_BURSTS = [64.0 if waiting else 50.0 for waiting in QUEUE_OF_BURSTS]
             DiagnosisClass.IDLE,
             id="no token because nobody asks is no hang",
         ),
+        pytest.param(
+            observation(engine(running=0, kv=0.0, finished=0, generation_tokens=0, prompt_tokens=9_000)),
+            DiagnosisClass.HEALTHY,
+            id="embeddings begin and end between two scrapes, and only prompt tokens tell of them",
+        ),
+        pytest.param(
+            observation(
+                engine(running=0, kv=0.0, finished=None, generation_tokens=None, prompt_tokens=None, stalled_for=None)
+            ),
+            DiagnosisClass.HEALTHY,
+            id="without counters nobody knows whether it is idle",
+        ),
         # --- prefill-only load ---
         pytest.param(
             observation(engine(running=8, waiting=25, kv=0.32, generation_tokens=200), ttft=latency(8.0)),
@@ -116,7 +128,7 @@ IN_BURSTS = [64.0 if waiting else 50.0 for waiting in QUEUE_OF_BURSTS]
             id="two of three pods are enough",
         ),
         pytest.param(
-            observation(engine(running=0, kv=0.0, finished=0, generation_tokens=0), expected=1),
+            observation(engine(running=0, kv=0.0, finished=0, generation_tokens=0, prompt_tokens=0), expected=1),
             DiagnosisClass.IDLE,
             id="all zero and fresh is idle, not blind",
         ),

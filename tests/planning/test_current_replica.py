@@ -361,3 +361,27 @@ def test_the_floor_of_such_a_line_is_carried_over_to_another_degree() -> None:
     assert isinstance(now.replica, Replica)
     assert isinstance(there.replica, Replica)
     assert 0.4 * now.replica.empty < there.replica.empty < now.replica.empty
+
+
+@pytest.mark.parametrize(
+    ("default", "seats"),
+    [
+        pytest.param(256, 256, id="the default holds"),
+        pytest.param(8, None, id="more run than the default allows: something else sets it"),
+        pytest.param(None, None, id="nor is the GPU known"),
+    ],
+)
+def test_where_the_flag_is_left_out_the_engine_has_its_default(default: int | None, seats: int | None) -> None:
+    found = current_replica(case(carrying(BUSY)), default_slots=default)
+    assert isinstance(found, Replica)
+    assert found.seats == seats
+    given = current_replica(case(carrying(BUSY), seats=64), default_slots=default)
+    assert isinstance(given, Replica)
+    assert given.seats == 64
+
+
+def test_ready_pods_that_are_silent_have_their_share_of_the_load() -> None:
+    whole = carrying([126.0] * 20, engines=10)
+    seven = replace(carrying([126.0] * 20, engines=7), expected=10)
+    assert rate_now(whole) == pytest.approx(rate_now(seven))
+    assert rate_now(replace(whole, expected=9)) == rate_now(whole), "one more answers than was expected yet"

@@ -14,6 +14,8 @@ from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.engine.catalogue import Catalogue
 from vllm_autotuner.observation.engine_window import KVPool
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.performance.kv_capacity import UnknownPool
+from vllm_autotuner.planning.forecast import pool_with
 from vllm_autotuner.planning.max_num_seqs import fit_to_kv_cache
 from vllm_autotuner.planning.plan import Plan, plan
 from vllm_autotuner.planning.platform import Platform, platform_named
@@ -231,6 +233,11 @@ def test_a_value_that_a_bound_has_raised_counts_on_no_larger_cache() -> None:
 def test_a_cache_that_the_user_has_set_gains_nothing_from_fewer_slots() -> None:
     found = healthy(steady(6, 12, 9, **LOAD, pool=replace(SMALL, given=True)), knobs=ONE_GPU, platform=QWEN_32B)
     assert any("flags set the size of its KV cache" in each for each in found.passed_over), found.passed_over
+
+
+def test_what_a_cache_that_the_user_has_set_is_with_more_gpus_is_not_foretold() -> None:
+    given = situation(steady(6, 12, 9, **LOAD, pool=replace(SMALL, given=True)), **CALM, knobs=ONE_GPU)
+    assert isinstance(pool_with(given, degree=2), UnknownPool)
 
 
 @pytest.mark.parametrize(("blocks", "asked"), [(True, False), (False, True)])

@@ -19,7 +19,9 @@ from vllm_autotuner.api.spec import ScaleIn, ScaleOut
 from vllm_autotuner.diagnosis import case as diagnosis_case
 from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Contribution
+from vllm_autotuner.engine.startup_log import StartupFailure, StartupReason
 from vllm_autotuner.observation.observation import FirstTokens, Observation
+from vllm_autotuner.observation.pod_starts import PodStart, PodsView
 from vllm_autotuner.planning.situation import Situation
 from vllm_autotuner.scaling.desired_replicas import SCALE_OUT_ON, desired_replicas
 from vllm_autotuner.scaling.supply import Scale, Supply
@@ -399,11 +401,49 @@ def test_the_slowest_of_before_say_nothing_of_more_replicas(tail: float, replica
     assert desired(SLOW, held=WINDOW, seen=seen, newest=WINDOW + 50, tpot=0.016).replicas == replicas
 
 
+def test_late_tokens_bring_a_replica_with_a_queue_as_well_as_without_one() -> None:
+    """First tokens are in time, so that no class is named for the queue: it must not hide the rest."""
+    seen = carrying([60.0] * 4 + [126.0] * 16, engines=2)
+    waits = carrying([60.0] * 4 + [126.0] * 16, engines=2, waiting=3.0)
+    assert [desired(SLOW, held=900, seen=each, tpot=0.016).replicas for each in (seen, waits)] == [3, 3]
+    healthy = desired(DiagnosisClass.HEALTHY, held=900, seen=waits, tpot=0.016)
+    assert healthy.reason == "requests wait, but not yet for spec.scaling.scaleOut.waitingFor", "a class is named first"
+
+
+def starts(*failing: StartupReason, ready: int) -> PodsView:
+    served = [PodStart(name=f"chat-{number}", ready_for=900.0) for number in range(ready)]
+    lost = [
+        PodStart(name=f"lost-{number}", ready_for=None, failure=StartupFailure(reason=reason, message="A sentence."))
+        for number, reason in enumerate(failing)
+    ]
+    return PodsView(pods=(*served, *lost))
+
+
+CRASHES, NO_NODE = StartupReason.UNKNOWN, StartupReason.UNSCHEDULABLE
+
+
+@pytest.mark.parametrize(
+    ("failing", "replicas"),
+    [
+        pytest.param([CRASHES], 5, id="it never comes, and the others do not wait for it"),
+        pytest.param([], 4, id="it starts"),
+        pytest.param([NO_NODE], 4, id="there is no node for the next one, either"),
+        pytest.param([CRASHES, CRASHES], 4, id="several fail for a reason that the next one shares"),
+    ],
+)
+def test_one_pod_that_never_starts_does_not_hold_the_others_back(
+    failing: Sequence[StartupReason], replicas: int
+) -> None:
+    ready = 4 - max(1, len(failing))
+    seen = replace(WAITING, pods=starts(*failing, ready=ready))
+    assert desired(held=600, current=4, ready=ready, seen=seen).replicas == replicas
+
+
 def test_what_is_late_adds_none_where_nothing_is_known_of_a_replica() -> None:
     unknown = replace(observation(engine(running=39.0)), first_tokens=MANY_LATE.first_tokens, ttft=latency(9.0))
     found = desired(SLOW, held=900, seen=unknown)
     assert found.replicas == 2
-    assert found.reason == "by the capacity model another replica would not help"
+    assert found.reason == "nothing is known of what a replica serves within the objectives"
 
 
 @pytest.mark.parametrize(("tpot", "replicas"), [(0.0168, 3), (0.030, 2)])
@@ -486,6 +526,18 @@ def test_jobs_that_take_longer_than_a_window_are_counted_and_not_a_rate(seconds:
     engines = tuple(replace(one, finished=(one.finished or 0.0) / 10) for one in seen.engines)
     jobs = replace(seen, engines=engines, recent_output_length=latency(10 * LENGTH), e2e=latency(seconds))
     assert desired(held=600, current=3, seen=jobs, high=16).replicas == replicas
+
+
+def test_how_long_jobs_take_is_told_by_how_few_end_where_it_is_not_exported() -> None:
+    """As above: 36 and 37 on each of three, and 3.3 a second end in place of 33."""
+    seen = carrying([60.0] * 4 + [100.0] * 16, engines=3, waiting=queue(40.0))
+    jobs = replace(
+        seen,
+        engines=tuple(replace(one, finished=(one.finished or 0.0) / 10) for one in seen.engines),
+        recent_output_length=latency(10 * LENGTH),
+        e2e=NOT_MEASURED,
+    )
+    assert desired(held=600, current=3, seen=jobs, high=16).replicas == 4
 
 
 @pytest.mark.parametrize("per_step", [1.0, 3.0, 4.0])

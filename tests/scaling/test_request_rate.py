@@ -74,6 +74,19 @@ def test_a_peak_is_known_of_what_was_seen_for_most_of_the_time(windows: int, kno
     assert (peak_tokens_per_second(seen, over=TEN_MINUTES) is not None) is known
 
 
+def test_of_an_engine_whose_scrapes_are_lost_in_the_peak_its_share_counts() -> None:
+    """Two were busy for five minutes, and one of them was too busy to answer Prometheus."""
+    load = [50.0] * 10 + [150.0] * 10
+    seen = carrying(load, engines=2)
+    lost = seen.steps[:10] + seen.steps[20:]
+    assert len(lost) == 30
+    assert peak_rate(replace(seen, steps=lost), over=TEN_MINUTES) == pytest.approx(300 / WINDOW, rel=0.01)
+    one, other = carrying(load, engines=1), carrying(load, engines=1)
+    slower = tuple(replace(each, window=2 * WINDOW, tokens=2 * each.tokens) for each in other.steps[1::2])
+    of_both = replace(seen, steps=one.steps + slower, first_tokens=())
+    assert peak_rate(of_both, over=TEN_MINUTES) == pytest.approx(300 * LENGTH / (LENGTH + 1) / WINDOW, rel=0.06)
+
+
 def test_windows_without_tokens_were_seen_as_well() -> None:
     """One request a minute: between two of them nothing runs, and nothing is unknown."""
     seen = carrying([100.0] * 20)

@@ -2,7 +2,6 @@
 
 Separate from the verdict, for which a window without a token is no evidence, and from `failing`: a request that gets no
 answer has not failed, and its client waits. Checked in every state.
-Limit: a rollout that has pods of both configurations in one Deployment does not tell which of them hang.
 """
 
 from dataclasses import replace

@@ -11,6 +11,7 @@ from typing import Final, assert_never
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import StrategyType
 from vllm_autotuner.api.status import ActiveChange, Analysis, ChangeState, ChangeTarget, Outcome
+from vllm_autotuner.api.wording import counted
 from vllm_autotuner.change.analysis import analyze, bake_harms, kept_reason, longest, with_unwatched_time
 from vllm_autotuner.change.crash_blame import baseline_crashed, blamed_crash
 from vllm_autotuner.change.edges import late, moved
@@ -166,7 +167,22 @@ def _bake(change: ActiveChange, world: World) -> Step:
     change, harm = bake_harms(change, world)
     if harm:
         return Step(back(change, f"regressed during bake: {harm}", world=world, harmful=True))
-    return _baked(change, kept_reason(change, world)) if late(change, now=world.now) else Step(change)
+    if not late(change, now=world.now):
+        return Step(change)
+    if _is_short(world.rollout):
+        # What the rest can do does not tell what those are for that never came back. Several start at once, too.
+        until = world.now if change.deadline is None else change.deadline + world.strategy.provisioning_deadline
+        if world.now < until:
+            return Step(change.updated(state_reason=SHORT))
+        ready = f"{world.rollout.ready} of {counted(world.rollout.replicas, 'pod')}"
+        return Step(back(change, f"{ready} ready at the end of the bake", world=world, harmful=False))
+    return _baked(change, kept_reason(change, world))
+
+
+def _is_short(rollout: Rollout) -> bool:
+    """Whether pods are missing that could run: one of several may be by itself, and one without a node waits."""
+    missing = rollout.replicas - rollout.ready
+    return not rollout.unschedulable and missing > (1 if rollout.ready else 0)
 
 
 def _without_lost_baseline(change: ActiveChange, world: World) -> ActiveChange:

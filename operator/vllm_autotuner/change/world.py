@@ -3,7 +3,7 @@
 Separate from the machine, because `control.read` builds these values too.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from vllm_autotuner.api.spec import Strategy, StrategyType
@@ -60,6 +60,8 @@ class Rollout:
     """When the newest ready replica became ready; None without one."""
     start_up: timedelta | None = None
     """Time the most recently created replica took to become ready; None while it is not."""
+    latest: frozenset[str] = frozenset()
+    """The pods with the live configuration."""
     older_ready: int = 0
     """Ready pods with another configuration than the live one: they serve while the new ones start."""
 
@@ -141,13 +143,19 @@ def raises_slots(change: ActiveChange) -> bool:
 def sides(change: ActiveChange, world: World) -> tuple[Observation | None, Observation | None]:
     """The engines that surely have the new configuration, and those that have the old one; None where there are none.
 
-    A Deployment that is being rolled out has both: then only the canary, if there is one, shows the new one alone.
+    Of a Deployment that is being rolled out, which has both, only the engines tell them apart, and no latency does.
     """
     new, old = world.variants.canary, world.variants.baseline
     reference = None if old is None else old.observation
     if not reaches_the_service(change):
         return None if new is None else new.observation, world.observation if reference is None else reference
-    rollout = world.rollout
-    if rollout.rolled_out and rollout.config_hash == change.to.config_hash:
-        return world.observation, reference
-    return None if new is None else new.observation, reference
+    rollout, seen = world.rollout, world.observation
+    if rollout.config_hash != change.to.config_hash:
+        return None if new is None else new.observation, reference
+    if rollout.rolled_out:
+        return seen, reference
+    latest = [each for each in seen.engines if each.key.pod in rollout.latest]
+    older = [each for each in seen.engines if each.key.pod not in rollout.latest]
+    if new is not None:
+        latest += new.observation.engines
+    return replace(seen, engines=tuple(latest)), reference or replace(seen, engines=tuple(older))

@@ -6,7 +6,7 @@ from typing import ClassVar
 from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence
-from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
+from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
 
 __all__ = ["Idle"]
 
@@ -22,8 +22,12 @@ class Idle:
         for engine in case.engines:
             if any(moment.running > 0 or moment.waiting > 0 or (moment.deferred or 0) > 0 for moment in engine.moments):
                 return Fails()
-            # A short request may begin and end between two scrapes: the counters still show it.
-            if (engine.finished or 0) > 0 or (engine.generation_tokens or 0) > 0:
+            # A short request may begin and end between two scrapes: the counters still show it. Of an embedding only
+            # that of prompt tokens does.
+            counted = (engine.finished, engine.generation_tokens, engine.prompt_tokens)
+            if any(each is not None and each > 0 for each in counted):
                 return Fails()
+            if all(each is None for each in counted):
+                return Unknown("no counter tells of requests that begin and end between two scrapes")
         seen = Evidence(name="requests", value=0, unit="requests", window=case.observation.window)
         return Holds(message="No requests; the metrics are fresh.", evidence=(seen,))

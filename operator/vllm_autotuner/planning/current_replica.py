@@ -78,9 +78,12 @@ def _served_rate(seen: Observation) -> float | None:
 
 
 def rate_now(seen: Observation) -> float | None:
-    """Requests per second that come now; None if not known. More than are served while a queue grows."""
-    served = _served_rate(seen)
-    return None if served is None else served * seen.pressure
+    """Requests per second that come now; None if not known. More than are served while a queue grows.
+
+    Ready pods that are silent count as having their share: without it seven of ten would seem to carry the load of all.
+    """
+    served, reporting = _served_rate(seen), len({engine.key.pod for engine in seen.engines})
+    return None if served is None else served * seen.pressure * max(1.0, (seen.expected or 0) / reporting)
 
 
 def highest_mean(by_time: Mapping[float, float], *, window: float) -> float:
@@ -93,8 +96,11 @@ def highest_mean(by_time: Mapping[float, float], *, window: float) -> float:
     return max((fmean(values[end - many : end]) for end in range(many, len(values) + 1)), default=0.0) if many else 0.0
 
 
-def current_replica(case: Case) -> Replica | UnknownReplica:
-    """Return the average replica of now, or why there is no model of it."""
+def current_replica(case: Case, *, default_slots: int | None = None) -> Replica | UnknownReplica:
+    """Return the average replica of now, or why there is no model of it.
+
+    `default_slots`: where max-num-seqs is not set; None if it is not known.
+    """
     seen, batch = case.observation, mean_batch(case)
     output, rate, line = output_tokens(seen), _served_rate(seen), _line(case)
     if output is None or not rate or batch <= 0:
@@ -108,7 +114,7 @@ def current_replica(case: Case) -> Replica | UnknownReplica:
         empty=_empty(seen, line),
         output=output,
         held_longer=_held_longer(seen),
-        seats=case.knobs.max_num_seqs or ConcurrencyCapped().slots_seen(case),
+        seats=_slots(case, default=default_slots),
         held=None if held is None else float(held),
         crowding=max(1.0, crowding),
         tail=_tail(case, itl=line.predict(max(1.0, batch * crowding))),
@@ -116,6 +122,13 @@ def current_replica(case: Case) -> Replica | UnknownReplica:
         first=_first_token(case, rate=rate / len(seen.engines), batch=batch),
         burstiness=_burstiness(seen),
     )
+
+
+def _slots(case: Case, *, default: int | None) -> int | None:
+    """As they are set, as they seem to be where all are in use, or the default unless more were seen to run."""
+    known = case.knobs.max_num_seqs or ConcurrencyCapped().slots_seen(case)
+    running = max(moment.running for engine in case.engines for moment in engine.moments)
+    return default if known is None and default is not None and running <= default else known
 
 
 def _line(case: Case) -> StepTime | None:

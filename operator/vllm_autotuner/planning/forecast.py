@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from vllm_autotuner.api.knobs import Knob
-from vllm_autotuner.engine.defaults import default_max_num_seqs
 from vllm_autotuner.observation.noise import DEVIATIONS, NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
@@ -39,7 +38,6 @@ __all__ = [
     "pool_with",
     "predicted",
     "setting_with",
-    "slots_now",
 ]
 
 MEASURED: Final = ("s", "tokens/s")
@@ -232,14 +230,6 @@ def longest_length(situation: Situation) -> int | None:
     return situation.knobs.max_model_len or next((each for each in exported if each is not None), None)
 
 
-def slots_now(situation: Situation) -> int | None:
-    """Return max-num-seqs as it is set, else the engine's default; None if neither is known."""
-    given, platform = situation.knobs.max_num_seqs, situation.platform
-    if given is not None or platform.gpu is None:
-        return given
-    return default_max_num_seqs(platform.gpu, step_tokens=platform.step_tokens)
-
-
 def pool_with(
     situation: Situation,
     *,
@@ -252,14 +242,15 @@ def pool_with(
     tokens = pool_tokens(situation.observation)
     if tokens is None:
         return UnknownPool("the engine does not export the size of its KV cache")
-    if max_num_seqs is not None and any(engine.pool.given for engine in situation.observation.engines):
+    memory = max_num_seqs is not None or degree is not None
+    if memory and any(engine.pool.given for engine in situation.observation.engines):
         return UnknownPool("the engine's flags set the size of its KV cache, whatever memory is left")
     now = Pool(
         tokens=tokens,
         tensor_parallel_size=knobs.tensor_parallel_size or 1,
         kv_cache_dtype=knobs.kv_cache_dtype or exported_type(situation.observation),
         gpu_memory_utilization=UTILIZATION,
-        max_num_seqs=slots_now(situation),
+        max_num_seqs=situation.slots,
     )
     then = replace(
         now,

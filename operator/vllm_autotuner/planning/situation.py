@@ -11,6 +11,7 @@ from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.objectives import Targets
+from vllm_autotuner.engine.defaults import default_max_num_seqs
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.capacity import Replica
 from vllm_autotuner.performance.step_time import NEWEST_STRETCHES
@@ -58,7 +59,7 @@ class Situation:
     @cached_property
     def replica(self) -> Replica | UnknownReplica:
         """The average replica of now, or why there is no model of it."""
-        return current_replica(self.case)
+        return current_replica(self.case, default_slots=self.slots)
 
     @cached_property
     def planned_rate(self) -> float | None:
@@ -88,6 +89,14 @@ class Situation:
     def knobs(self) -> EngineKnobs:
         """The flags in effect; None for a value that is not known."""
         return self.case.knobs
+
+    @property
+    def slots(self) -> int | None:
+        """max-num-seqs as it is set, else the engine's default; None if neither is known."""
+        given, platform = self.knobs.max_num_seqs, self.platform
+        if given is not None or platform.gpu is None:
+            return given
+        return default_max_num_seqs(platform.gpu, step_tokens=platform.step_tokens)
 
     @property
     def failed_seats(self) -> tuple[int, ...]:

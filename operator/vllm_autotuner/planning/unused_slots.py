@@ -18,7 +18,7 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.performance.kv_capacity import UnknownPool
 from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.capped_value import LARGEST_STEP, limited, user_limits
-from vllm_autotuner.planning.forecast import pool_tokens, pool_with, slots_now
+from vllm_autotuner.planning.forecast import pool_tokens, pool_with
 from vllm_autotuner.planning.max_num_seqs import (
     NO_BOUNDS,
     PRESENT_UNKNOWN,
@@ -70,7 +70,7 @@ def fewer_slots(situation: Situation, *, degree: int | None = None) -> Spare | N
     No fewer, because requests may become shorter, and the next change may hold more of them: not below twice what the
     KV cache would hold with all the memory of the slots. `degree`: None for the present one.
     """
-    slots, held = slots_now(situation), kv_bound(situation.observation)
+    slots, held = situation.slots, kv_bound(situation.observation)
     # All slots in use where the flag is left out: something else than the flag has set fewer.
     elsewhere = situation.knobs.max_num_seqs is None and (
         situation.diagnosis.primary is DiagnosisClass.CONCURRENCY_CAPPED

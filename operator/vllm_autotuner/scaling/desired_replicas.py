@@ -18,6 +18,7 @@ from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
 from vllm_autotuner.diagnosis.prefill_bound import BUSY
+from vllm_autotuner.engine.startup_log import StartupReason
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
@@ -194,8 +195,10 @@ class _Question:
 
     def _why_not_for_lateness(self) -> str | None:
         """Return why late tokens add no replica; None if they do."""
-        if queues(self.case.observation):
+        slow = self.diagnosis.primary in SLOW_TOKENS and not self._hidden()
+        if queues(self.case.observation) and not slow:
             # The user says how long requests may wait; an engine that hangs is told from a busy one within that time.
+            # Where first tokens are in time and tokens are not, the queue is no reason, and no reason to wait.
             return "requests wait, but not yet for spec.scaling.scaleOut.waitingFor"
         if not self._is_late_beyond_chance():
             return "late requests are within the error budget"
@@ -203,9 +206,10 @@ class _Question:
             return "the measurements still cover the time before the newest replica"
         if (why := self._why_not_yet()) is not None:
             return why
-        if (self._needed_now() or 0) <= self.supply.current:
-            return "by the capacity model another replica would not help"
-        return None
+        needed = self._needed_now()
+        if needed is None:
+            return "nothing is known of what a replica serves within the objectives"
+        return "by the capacity model another replica would not help" if needed <= self.supply.current else None
 
     def _is_late_beyond_chance(self) -> bool:
         # Five minutes: over ten, one such stretch in five was late beside others that were not (closed loop).
@@ -221,9 +225,20 @@ class _Question:
         supply = self.supply
         if supply.current >= self.scaling.max_replicas:
             return f"at scaling.maxReplicas ({self.scaling.max_replicas})"
-        if supply.ready < supply.current and (self._needed_now() or 0) <= supply.current:
-            return f"{supply.current - supply.ready} replica(s) are still starting"
+        starting = supply.current - supply.ready - self._fails_alone()
+        if starting > 0 and (self._needed_now() or 0) <= supply.ready + starting:
+            return f"{starting} replica(s) are still starting"
         return None
+
+    def _fails_alone(self) -> int:
+        """1 if a single pod is failing to start, so that the others are all there will be; else 0.
+
+        Several fail for a reason that another one would share, and one without a node leaves none for the next.
+        """
+        pods = self.case.observation.pods
+        failing = () if pods is None else [pod.failure for pod in pods.failing if pod.failure is not None]
+        alone = len(failing) == 1 and failing[0].reason is not StartupReason.UNSCHEDULABLE
+        return 1 if alone and self.supply.ready < self.supply.current else 0
 
     def _needed_now(self) -> int | None:
         """Replicas for the rate of now; one more where the model is within noise of agreeing with what is late."""
@@ -248,9 +263,17 @@ class _Question:
         seen = self.case.observation
         held = sum(max(moment.running + moment.waiting for moment in engine.moments) for engine in seen.engines)
         each = known.batch * share * seen.cores_per_pod
-        if (number(seen.e2e.mean) or 0.0) <= seen.window or not each > 0:
+        if self._lasted(held) <= seen.window or not each > 0:
             return self.scaling.max_replicas
         return max(1, math.ceil(held / each))
+
+    def _lasted(self, held: float) -> float:
+        """Seconds that a request takes: as measured, else by Little's law, of so many that are held."""
+        seen = self.case.observation
+        if (measured := number(seen.e2e.mean)) is not None:
+            return measured
+        ended = seen.finished_per_second
+        return held / ended if ended else math.inf
 
     def fewer(self) -> Scale | None:
         """One replica fewer if the rest carry the load, unless that number failed at such a load before; else None.

@@ -10,6 +10,7 @@ from typing import Final
 from vllm_autotuner.diagnosis.case import FEWEST_FINISHED
 from vllm_autotuner.diagnosis.prefill_bound import prefill_shares
 from vllm_autotuner.observation.observation import Observation
+from vllm_autotuner.observation.one_grid import on_one_grid
 from vllm_autotuner.observation.state_windows import WindowSettings
 from vllm_autotuner.planning.current_replica import STRETCH, highest_mean, output_tokens
 from vllm_autotuner.planning.forecast import LEAST_SEEN
@@ -21,17 +22,36 @@ REMEMBERED: Final = timedelta(seconds=WindowSettings().long)
 
 
 def peak_rate(seen: Observation, *, over: timedelta) -> float | None:
-    """The most requests per second that were served in any five minutes of `over`; None if too little was seen."""
-    tokens, output = peak_tokens_per_second(seen, over=over), output_tokens(seen)
+    """The most requests per second that were served in any five minutes of `over`; None if too little was seen.
+
+    The engines of now must have been there all the time: those of which a scrape was lost count as having their share.
+    """
+    tokens, output = _peak(seen, over=over, engines=len(seen.engines)), output_tokens(seen)
     return None if tokens is None or not output else tokens / output
 
 
 def peak_tokens_per_second(seen: Observation, *, over: timedelta) -> float | None:
     """The most output tokens per second of all engines in any five minutes of `over`; None if too little was seen."""
-    made = seen.tokens_by_window(over=over.total_seconds(), quiet=True)
-    if len(made) * seen.window < LEAST_SEEN * over.total_seconds():
+    return _peak(seen, over=over, engines=0)
+
+
+def _peak(seen: Observation, *, over: timedelta, engines: int) -> float | None:
+    seconds = over.total_seconds()
+    made = seen.tokens_by_window(over=seconds, quiet=True)
+    if len(made) * seen.window < LEAST_SEEN * seconds:
         return None
-    return highest_mean(made, window=seen.window) / seen.window
+    told = _engines_by_window(seen, over=seconds) if engines else {}
+    whole = {end: tokens * max(1.0, engines / told[end]) if told.get(end) else tokens for end, tokens in made.items()}
+    return highest_mean(whole, window=seen.window) / seen.window
+
+
+def _engines_by_window(seen: Observation, *, over: float) -> dict[float, float]:
+    """How many engines told of their tokens in each window, by its end; a fraction where one did for a part of it."""
+    ends = [(one.time, one.window) for one in seen.steps if one.time is not None]
+    counted = [
+        (end, (own or seen.window) / seen.window, own) for end, own in (*ends, *seen.quiet) if end > seen.at - over
+    ]
+    return on_one_grid(counted, window=seen.window)
 
 
 def tokens_per_second_lately(seen: Observation) -> float | None:

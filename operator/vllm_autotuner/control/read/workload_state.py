@@ -114,6 +114,7 @@ def rollout_of(
         unschedulable=next((pod.unschedulable for pod in latest if pod.unschedulable), deployment.not_created),
         newest_since=max((pod.ready_since for pod in latest if pod.ready_since is not None), default=None),
         start_up=_start_up(latest),
+        latest=frozenset(pod.name for pod in latest),
         older_ready=sum(pod.ready for pod in older),
     )
 
