@@ -27,7 +27,7 @@ class Idle:
             counted = (engine.finished, engine.generation_tokens, engine.prompt_tokens)
             if any(each is not None and each > 0 for each in counted):
                 return Fails()
-            if all(each is None for each in counted):
+            if engine.sampled > 0 and all(each is None for each in counted):
                 return Unknown("no counter tells of requests that begin and end between two scrapes")
         seen = Evidence(name="requests", value=0, unit="requests", window=case.observation.window)
         return Holds(message="No requests; the metrics are fresh.", evidence=(seen,))
