@@ -48,9 +48,15 @@ def test_a_canary_is_compared_with_the_fresh_pod_beside_it(canary: Observation, 
     assert bool(failing(canary_change(ChangeState.ANALYZING, baseline=False), alone)) is fails
 
 
-def test_pods_of_both_configurations_say_nothing_and_without_the_old_one_only_many_failures_do() -> None:
+def test_in_a_rollout_pods_are_told_apart_and_without_an_old_one_only_many_failures_count() -> None:
     mixed = rollout(NEW, settled=False)
     assert failing(change(ChangeState.PROVISIONING), world(rollout=mixed, observation=counted(90, 100))) == ""
+    restarted = replace(mixed, latest=frozenset({"chat-0"}))
+    assert failing(change(ChangeState.BAKING), world(rollout=restarted, observation=counted(15, 100))) == ""
+    assert failing(change(ChangeState.BAKING), world(rollout=restarted, observation=counted(25, 100))) == "25 of 100"
+    older = replace(counted(0, 100).engines[0], key=replace(seen().engines[0].key, pod="old-0"))
+    both = replace(seen(), engines=(*counted(15, 100).engines, older))
+    assert failing(change(ChangeState.PROVISIONING), world(rollout=restarted, observation=both)).startswith("15 of 100")
     assert failing(change(ChangeState.BAKING), world(observation=counted(15, 100))) == ""
     assert failing(change(ChangeState.BAKING), world(observation=counted(25, 100))) == "25 of 100"
 

@@ -66,6 +66,10 @@ def test_of_several_one_hangs_by_itself_and_an_old_one_excuses_no_canary() -> No
     baking = change(ChangeState.BAKING)
     assert hanging(baking, world(observation=several(seen(), seen(), stuck()))) == ""
     assert "chat-1" in hanging(baking, world(observation=several(seen(), stuck(), stuck())))
+    cores = several(seen(), seen(), *[stuck()] * 4)
+    of_pods = zip(cores.engines, ["a", "b", "c", "c", "c", "c"], strict=True)
+    of_one = replace(cores, engines=tuple(replace(one, key=replace(one.key, pod=pod)) for one, pod in of_pods))
+    assert hanging(baking, world(observation=of_one)) == "", "all cores of one pod"
     alone = beside(stuck(), several(seen(), seen(), stuck(900.0)))
     assert hanging(canary_change(ChangeState.ANALYZING), alone)
     for_all = beside(stuck(), several(stuck(), stuck(), seen()))

@@ -65,6 +65,13 @@ def test_a_burst_that_no_class_is_named_for_ends_the_time_without_requests() -> 
     assert [each.since - NOW for each in (found[9], found[10], found[-1])] == [0, 10 * TICK, 10 * TICK]
 
 
+def test_a_pod_that_was_scraped_once_does_not_end_the_time_without_requests() -> None:
+    nothing = engine(running=0, kv=0.0, finished=0.0, generation_tokens=0.0, prompt_tokens=0.0)
+    uncounted = engine(running=0, finished=None, generation_tokens=None, prompt_tokens=None, scrapes=1)
+    found = evaluated([observation(nothing)] * 10 + [observation(uncounted, nothing)] * 6)
+    assert [(each.primary, each.since - NOW) for each in found] == [(DiagnosisClass.IDLE, 0)] * 16
+
+
 def test_since_is_when_it_was_named() -> None:
     found = evaluated([HEALTHY, HEALTHY, FULL, FULL, FULL])
     assert [one.since - NOW for one in found] == [0, 0, 0, 45, 45]

@@ -24,6 +24,7 @@ from vllm_autotuner.planning.current_replica import (
     current_replica,
     limits_of,
     output_tokens,
+    rate_each,
     rate_now,
 )
 from vllm_autotuner.planning.forecast import current_setting, setting_with
@@ -384,4 +385,5 @@ def test_ready_pods_that_are_silent_have_their_share_of_the_load() -> None:
     whole = carrying([126.0] * 20, engines=10)
     seven = replace(carrying([126.0] * 20, engines=7), expected=10)
     assert rate_now(whole) == pytest.approx(rate_now(seven))
+    assert rate_each(whole) == pytest.approx(rate_each(seven)), "what is told of each is the same"
     assert rate_now(replace(whole, expected=9)) == rate_now(whole), "one more answers than was expected yet"

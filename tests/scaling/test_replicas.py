@@ -410,6 +410,29 @@ def test_late_tokens_bring_a_replica_with_a_queue_as_well_as_without_one() -> No
     assert healthy.reason == "requests wait, but not yet for spec.scaling.scaleOut.waitingFor", "a class is named first"
 
 
+def test_a_queue_that_drains_or_of_an_engine_that_hangs_brings_none_for_late_tokens() -> None:
+    load = [60.0] * 4 + [126.0] * 16
+    drains = carrying(load, engines=2, waiting=[20.0 - scrape for scrape in range(15)], ttft=latency(1.0))
+    found = desired(SLOW, held=900, seen=drains, tpot=0.016)
+    assert (found.replicas, "drains in" in found.reason) == (2, True)
+    busy = carrying(load, engines=3, waiting=3.0)
+    hung = replace(busy, engines=(*busy.engines[:-1], replace(busy.engines[-1], stalled_for=31.0, finished=0.0)))
+    assert [desired(SLOW, held=900, current=3, seen=each, tpot=0.016).replicas for each in (busy, hung)] == [4, 3]
+
+
+@pytest.mark.parametrize("long", [1, 10])
+@pytest.mark.parametrize("ready", [10, 7])
+def test_silent_pods_and_one_that_never_starts_do_not_hide_late_tokens(long: int, ready: int) -> None:
+    """Answers of 13 s, and of 128 s, which are counted and not a rate."""
+    seen = carrying([60.0] * 4 + [126.0] * 16, engines=ready)
+    engines = tuple(replace(one, finished=(one.finished or 0.0) / long) for one in seen.engines)
+    jobs = replace(seen, engines=engines, recent_output_length=latency(long * LENGTH), e2e=latency(long * 12.8))
+    given: Mapping[str, Any] = {"held": 1800, "tpot": 0.016, "high": 32}
+    assert desired(SLOW, current=10, seen=replace(jobs, expected=10), **given).replicas == 11
+    failing = replace(jobs, pods=starts(CRASHES, ready=ready), expected=ready)
+    assert desired(SLOW, current=ready + 1, ready=ready, seen=failing, **given).replicas == ready + 2
+
+
 def starts(*failing: StartupReason, ready: int) -> PodsView:
     served = [PodStart(name=f"chat-{number}", ready_for=900.0) for number in range(ready)]
     lost = [

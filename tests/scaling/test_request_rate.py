@@ -80,7 +80,11 @@ def test_of_an_engine_whose_scrapes_are_lost_in_the_peak_its_share_counts() -> N
     seen = carrying(load, engines=2)
     lost = seen.steps[:10] + seen.steps[20:]
     assert len(lost) == 30
-    assert peak_rate(replace(seen, steps=lost), over=TEN_MINUTES) == pytest.approx(300 / WINDOW, rel=0.01)
+    firsts = seen.first_tokens[:10] + seen.first_tokens[20:]
+    of_one = replace(seen, steps=lost, first_tokens=firsts)
+    assert peak_rate(of_one, over=TEN_MINUTES) == pytest.approx(300 / WINDOW, rel=0.01)
+    between_scrapes = replace(seen, steps=seen.steps[20:], first_tokens=seen.first_tokens)
+    assert peak_rate(between_scrapes, over=TEN_MINUTES) == pytest.approx(150 / WINDOW, rel=0.01), "it tells of so few"
     one, other = carrying(load, engines=1), carrying(load, engines=1)
     slower = tuple(replace(each, window=2 * WINDOW, tokens=2 * each.tokens) for each in other.steps[1::2])
     of_both = replace(seen, steps=one.steps + slower, first_tokens=())

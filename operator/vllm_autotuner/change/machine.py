@@ -170,9 +170,9 @@ def _bake(change: ActiveChange, world: World) -> Step:
     if not late(change, now=world.now):
         return Step(change)
     if _is_short(world.rollout):
-        # What the rest can do does not tell what those are for that never came back. Several start at once, too.
-        until = world.now if change.deadline is None else change.deadline + world.strategy.provisioning_deadline
-        if world.now < until:
+        # What the rest do says nothing of those that never came back. Replicas may have been added, too, which start.
+        last = max((at for at in (change.deadline, world.rollout.newest_since) if at is not None), default=world.now)
+        if change.deadline is not None and world.now - last < world.strategy.provisioning_deadline:
             return Step(change.updated(state_reason=SHORT))
         ready = f"{world.rollout.ready} of {counted(world.rollout.replicas, 'pod')}"
         return Step(back(change, f"{ready} ready at the end of the bake", world=world, harmful=False))
@@ -180,9 +180,8 @@ def _bake(change: ActiveChange, world: World) -> Step:
 
 
 def _is_short(rollout: Rollout) -> bool:
-    """Whether pods are missing that could run: one of several may be by itself, and one without a node waits."""
-    missing = rollout.replicas - rollout.ready
-    return not rollout.unschedulable and missing > (1 if rollout.ready else 0)
+    """Whether most pods are missing: a few may be by themselves. Those without a node wait for one, and do not count."""
+    return not rollout.unschedulable and 2 * rollout.ready < rollout.replicas
 
 
 def _without_lost_baseline(change: ActiveChange, world: World) -> ActiveChange:

@@ -158,4 +158,5 @@ def sides(change: ActiveChange, world: World) -> tuple[Observation | None, Obser
     older = [each for each in seen.engines if each.key.pod not in rollout.latest]
     if new is not None:
         latest += new.observation.engines
-    return replace(seen, engines=tuple(latest)), reference or replace(seen, engines=tuple(older))
+    beside = replace(seen, engines=tuple(older)) if older else None
+    return replace(seen, engines=tuple(latest)), beside if reference is None else reference

@@ -19,6 +19,7 @@ class Idle:
 
     def judge(self, case: Case) -> Finding:
         """Hold when every scrape of every engine is empty and no counter moved."""
+        unknown = False
         for engine in case.engines:
             if any(moment.running > 0 or moment.waiting > 0 or (moment.deferred or 0) > 0 for moment in engine.moments):
                 return Fails()
@@ -27,7 +28,8 @@ class Idle:
             counted = (engine.finished, engine.generation_tokens, engine.prompt_tokens)
             if any(each is not None and each > 0 for each in counted):
                 return Fails()
-            if engine.sampled > 0 and all(each is None for each in counted):
-                return Unknown("no counter tells of requests that begin and end between two scrapes")
+            unknown = unknown or (engine.sampled > 0 and all(each is None for each in counted))
+        if unknown:
+            return Unknown("no counter tells of requests that begin and end between two scrapes")
         seen = Evidence(name="requests", value=0, unit="requests", window=case.observation.window)
         return Holds(message="No requests; the metrics are fresh.", evidence=(seen,))

@@ -14,8 +14,9 @@ __all__ = ["Hang", "Wedged"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """An engine that hangs: what is seen of it in words, the seconds without a token, and how many were allowed."""
+    """An engine that hangs: its pod, what is seen of it in words, the seconds without a token, and how many it had."""
 
+    pod: str
     told: str
     seconds: float
     limit: float
@@ -62,7 +63,7 @@ class Wedged:
             f"{engine.key.pod or 'The engine'} has {last.running:.0f} running and {last.waiting:.0f} waiting "
             f"requests but computed no token for {stalled:.0f} s (threshold {limit:.0f} s)"
         )
-        return Hang(told=told, seconds=stalled, limit=limit)
+        return Hang(pod=engine.key.pod, told=told, seconds=stalled, limit=limit)
 
 
 def _fills_cache(engine: EngineWindow, *, since: float) -> bool:

@@ -39,7 +39,9 @@ __all__ = [
     "highest_mean",
     "limits_of",
     "output_tokens",
+    "rate_each",
     "rate_now",
+    "with_silent",
 ]
 
 STRETCH: Final = NEWEST_STRETCHES[0]
@@ -80,10 +82,22 @@ def _served_rate(seen: Observation) -> float | None:
 def rate_now(seen: Observation) -> float | None:
     """Requests per second that come now; None if not known. More than are served while a queue grows.
 
-    Ready pods that are silent count as having their share: without it seven of ten would seem to carry the load of all.
+    Silent pods have their share (`with_silent`): else seven of ten would seem to carry the load of all.
     """
-    served, reporting = _served_rate(seen), len({engine.key.pod for engine in seen.engines})
-    return None if served is None else served * seen.pressure * max(1.0, (seen.expected or 0) / reporting)
+    each = rate_each(seen)
+    return None if each is None else with_silent(each * len(seen.engines), seen=seen)
+
+
+def rate_each(seen: Observation) -> float | None:
+    """The same for one engine, of those that report."""
+    served = _served_rate(seen)
+    return None if served is None else served * seen.pressure / len(seen.engines)
+
+
+def with_silent(amount: float, *, seen: Observation) -> float:
+    """What all ready pods have, if those that report have so much, and each silent one as much as one of them."""
+    reporting = len({engine.key.pod for engine in seen.engines})
+    return amount * max(1.0, (seen.expected or 0) / reporting) if reporting else amount
 
 
 def highest_mean(by_time: Mapping[float, float], *, window: float) -> float:

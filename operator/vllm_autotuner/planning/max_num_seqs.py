@@ -28,7 +28,7 @@ from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.performance.step_time import FEWEST_POINTS
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.capped_value import LARGEST_STEP, STEP_LIMIT, Limit, Limited, limited, user_limits
-from vllm_autotuner.planning.current_replica import UnknownReplica, rate_now
+from vllm_autotuner.planning.current_replica import UnknownReplica, rate_each
 from vllm_autotuner.planning.feasibility import Feasible, finds_memory
 from vllm_autotuner.planning.forecast import longest_length, pool_tokens, pool_with
 from vllm_autotuner.planning.proposal import NothingToGain, Proposal
@@ -313,7 +313,7 @@ def _would_fall_behind(situation: Situation, *, slots: int) -> NothingToGain | N
     replica = situation.replica
     if isinstance(replica, UnknownReplica):
         return None
-    rate = (rate_now(situation.observation) or 0.0) / len(situation.observation.engines)
+    rate = rate_each(situation.observation) or 0.0
     if rate <= replica.rate(slots) * (1 + NOISE):
         return None
     return NothingToGain(

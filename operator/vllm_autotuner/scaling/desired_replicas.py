@@ -24,7 +24,7 @@ from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.observation.reading import number
 from vllm_autotuner.performance.capacity import Capacity, capacity, replicas_for
 from vllm_autotuner.planning.capped_value import LARGEST_STEP
-from vllm_autotuner.planning.current_replica import STRETCH, UnknownReplica, limits_of, rate_now
+from vllm_autotuner.planning.current_replica import STRETCH, UnknownReplica, limits_of, rate_now, with_silent
 from vllm_autotuner.planning.situation import RUNS_AWAY, Situation
 from vllm_autotuner.planning.worth import MET
 from vllm_autotuner.scaling.backlog import ENDS_WITHIN, ends_by_itself
@@ -142,7 +142,8 @@ class _Question:
         if late is None:
             # Between two bursts, or by a little, no class is named for it.
             told = LATELY if self.diagnosis.primary in MET else self.diagnosis.message
-            return self._to(self._needed_now() or current, why=f"objectives are missed: {told}")
+            wanted = (self._needed_now() or current) + self._fails_alone()
+            return self._to(wanted, why=f"objectives are missed: {told}")
         queued = self.diagnosis.primary in SCALE_OUT_ON or self._hidden()
         return Scale(replicas=current, reason=waits if queued else late)
 
@@ -175,7 +176,11 @@ class _Question:
             return f"demand has exceeded capacity for {waited.total_seconds():.0f} s (threshold {threshold:.0f} s)"
         if (why := self._why_not_yet() or self._why_uneven()) is not None:
             return why
-        return ends_by_itself(seen, since=self._newest, within=max(ENDS_WITHIN, self.supply.serves_in))
+        return self._why_it_drains()
+
+    def _why_it_drains(self) -> str | None:
+        within = max(ENDS_WITHIN, self.supply.serves_in)
+        return ends_by_itself(self.case.observation, since=self._newest, within=within)
 
     def _why_uneven(self) -> str | None:
         """Say that requests wait where the others have room; None if not, or if the load of all is not known.
@@ -195,21 +200,25 @@ class _Question:
 
     def _why_not_for_lateness(self) -> str | None:
         """Return why late tokens add no replica; None if they do."""
-        slow = self.diagnosis.primary in SLOW_TOKENS and not self._hidden()
-        if queues(self.case.observation) and not slow:
-            # The user says how long requests may wait; an engine that hangs is told from a busy one within that time.
+        seen = self.case.observation
+        if queues(seen):
             # Where first tokens are in time and tokens are not, the queue is no reason, and no reason to wait.
-            return "requests wait, but not yet for spec.scaling.scaleOut.waitingFor"
+            slow = self.diagnosis.primary in SLOW_TOKENS and not self._hidden()
+            if not slow or any((engine.stalled_for or 0.0) >= seen.window for engine in seen.engines):
+                # The user says how long requests may wait; an engine that hangs is told from a busy one in that time.
+                return "requests wait, but not yet for spec.scaling.scaleOut.waitingFor"
+            if (why := self._why_it_drains()) is not None:
+                return why
         if not self._is_late_beyond_chance():
             return "late requests are within the error budget"
         if self._newest is not None and reaches_behind(self.case, self._newest):
             return "the measurements still cover the time before the newest replica"
         if (why := self._why_not_yet()) is not None:
             return why
-        needed = self._needed_now()
-        if needed is None:
+        if self.capacity is None or rate_now(seen) is None:
             return "nothing is known of what a replica serves within the objectives"
-        return "by the capacity model another replica would not help" if needed <= self.supply.current else None
+        there = self.supply.current - self._fails_alone()
+        return "by the capacity model another replica would not help" if (self._needed_now() or 0) <= there else None
 
     def _is_late_beyond_chance(self) -> bool:
         # Five minutes: over ten, one such stretch in five was late beside others that were not (closed loop).
@@ -261,11 +270,11 @@ class _Question:
         `share`: of its batch that a replica surely serves within the objectives.
         """
         seen = self.case.observation
-        held = sum(max(moment.running + moment.waiting for moment in engine.moments) for engine in seen.engines)
+        told = sum(max(moment.running + moment.waiting for moment in engine.moments) for engine in seen.engines)
         each = known.batch * share * seen.cores_per_pod
-        if self._lasted(held) <= seen.window or not each > 0:
+        if self._lasted(told) <= seen.window or not each > 0:
             return self.scaling.max_replicas
-        return max(1, math.ceil(held / each))
+        return max(1, math.ceil(with_silent(told, seen=seen) / each))
 
     def _lasted(self, held: float) -> float:
         """Seconds that a request takes: as measured, else by Little's law, of so many that are held."""

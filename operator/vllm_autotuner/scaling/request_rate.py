@@ -46,12 +46,20 @@ def _peak(seen: Observation, *, over: timedelta, engines: int) -> float | None:
 
 
 def _engines_by_window(seen: Observation, *, over: float) -> dict[float, float]:
-    """How many engines told of their tokens in each window, by its end; a fraction where one did for a part of it."""
-    ends = [(one.time, one.window) for one in seen.steps if one.time is not None]
-    counted = [
-        (end, (own or seen.window) / seen.window, own) for end, own in (*ends, *seen.quiet) if end > seen.at - over
-    ]
-    return on_one_grid(counted, window=seen.window)
+    """How many engines told of their tokens in each window, by its end; a fraction where one did for a part of it.
+
+    Where nothing ran at a scrape, first tokens do.
+    """
+    steps = [(one.time, one.window) for one in seen.steps if one.time is not None]
+    firsts = [(one.time, one.window) for one in seen.first_tokens]
+    told, begun = (
+        on_one_grid(
+            [(end, (own or seen.window) / seen.window, own) for end, own in ends if end > seen.at - over],
+            window=seen.window,
+        )
+        for ends in ([*steps, *seen.quiet], firsts)
+    )
+    return {end: max(count, begun.get(end, 0.0)) for end, count in told.items()}
 
 
 def tokens_per_second_lately(seen: Observation) -> float | None:
