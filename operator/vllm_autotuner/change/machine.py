@@ -180,7 +180,7 @@ def _bake(change: ActiveChange, world: World) -> Step:
 
 
 def _is_short(rollout: Rollout) -> bool:
-    """Whether most pods are missing: a few may be by themselves. Those without a node wait for one, and do not count."""
+    """Whether most pods are missing: a few may be by themselves. Those that no node takes do not count."""
     return not rollout.unschedulable and 2 * rollout.ready < rollout.replicas
 
 
