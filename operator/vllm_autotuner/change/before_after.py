@@ -128,18 +128,21 @@ def compare_periods(
     return replace(found, relieved=_is_relieved(old, new))
 
 
-def with_window_before(before: Sequence[Measurement], found: Measurement) -> tuple[Measurement, ...]:
+def with_window_before(
+    before: Sequence[Measurement], found: Measurement, *, target: ChangeTarget | None
+) -> tuple[Measurement, ...]:
     """Return `before` with one more window of the old configuration, if it adds to what the change is compared with.
 
     None with clearly less load, which is not what the change is for, and ten at most: none of the others goes for it.
-    The two must not overlap.
+    The two must not overlap. What saves GPUs is for the load that there is: by windows chosen for theirs, a first one
+    that was busy by chance would be the least of them, and all after the change lighter.
     """
     known, length = tuple(before), window_length((*before, found))
     if not is_complete(found) or len(known) >= MEASUREMENTS_LENGTH:
         return known
     old, load = _period(known, length=length), _period((*known, found), length=length).loads[-1]
     lighter = old.load is not None and (load is None or load < old.load * (1 - old.same))
-    return known if lighter else (*known, found)
+    return known if lighter and target is not ChangeTarget.GPUS else (*known, found)
 
 
 def _period(measured: Sequence[Measurement], *, length: timedelta | None) -> _Period:

@@ -59,7 +59,7 @@ def _with_windows_before(change: ActiveChange, world: World) -> ActiveChange:
     newest = max((window.at for window in change.before), default=None)
     if newest is not None and found.at - newest < timedelta(seconds=world.observation.window):
         return change
-    before = with_window_before(change.before, found)
+    before = with_window_before(change.before, found, target=change.target)
     return change if before == change.before else change.updated(before=before, baseline=found)
 
 

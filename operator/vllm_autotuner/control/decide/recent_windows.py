@@ -11,17 +11,24 @@ from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, Measurement
 from vllm_autotuner.change.measured_window import collected
 from vllm_autotuner.change.verdict import measure_per_pod
 from vllm_autotuner.control.decide.inputs import Inputs
+from vllm_autotuner.control.decide.scaling_history import pods_changed_at
 from vllm_autotuner.diagnosis.objectives import Targets
 
 __all__ = ["steady_windows", "windows_until_now"]
 
 
 def steady_windows(inputs: Inputs, *, targets: Targets) -> tuple[Measurement, ...]:
-    """The last windows, newest last; dropped when a change starts or pods are added or removed."""
-    if inputs.service.status.active_change is not None or not inputs.workload.rollout.settled:
+    """The last windows, newest last; dropped when a change starts or pods are added or removed.
+
+    A Deployment that lost a pod may look settled before and after: what was decided tells as well.
+    """
+    status = inputs.service.status
+    if status.active_change is not None or not inputs.workload.rollout.settled:
         return ()
     found, length = measure_per_pod(inputs.observation, targets=targets), timedelta(seconds=inputs.observation.window)
-    return collected(inputs.history.measured, found, length=length)
+    changed = pods_changed_at(status)
+    known = collected(inputs.history.measured, found, length=length)
+    return tuple(one for one in known if changed is None or one.at - length >= changed)
 
 
 def windows_until_now(inputs: Inputs, *, targets: Targets, since: float) -> tuple[Measurement, ...]:

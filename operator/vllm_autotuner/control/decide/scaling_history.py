@@ -48,6 +48,18 @@ def replicas_too_few(status: VLLMServiceStatus, seen: Observation, *, scaling: S
     return 0 if load is None else most_too_few(failed, load=load)
 
 
+def _stuck_pods(seen: Observation) -> int:
+    """How many pods have an engine with requests that made no token for a window: they carry nothing."""
+    return len(
+        {
+            engine.key.pod
+            for engine in seen.engines
+            if (engine.stalled_for or 0.0) >= seen.window
+            and engine.moments[-1].running + engine.moments[-1].waiting > 0
+        }
+    )
+
+
 def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:
     """The record of scale-ins after the replicas are set to this number.
 
@@ -60,7 +72,7 @@ def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) 
     return after_scaling(
         status.scale_ins,
         before=before.replicas,
-        ready=inputs.workload.rollout.ready,
+        ready=inputs.workload.rollout.ready - _stuck_pods(seen),
         scale=scale,
         config_hash=before.config_hash,
         load=tokens_per_second_lately(seen),
