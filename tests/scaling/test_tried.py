@@ -26,13 +26,10 @@ def scaled(
     runs: str = "a",
     lacking: bool = True,
     foretold: bool = True,
-    steady: bool = False,
 ) -> tuple[ScaleInTried, ...]:
     scale = Scale(replicas=to, reason="", lacking=lacking, foretold=foretold)
     served = before if ready is None else ready
-    return after_scaling(
-        tried, before=before, ready=served, scale=scale, config_hash=runs, load=load, steady=steady, now=NOW
-    )
+    return after_scaling(tried, before=before, ready=served, scale=scale, config_hash=runs, load=load, now=NOW)
 
 
 def test_fewer_are_on_trial() -> None:
@@ -63,16 +60,6 @@ def test_what_is_still_starting_has_not_been_tried() -> None:
 )
 def test_more_for_another_reason_say_nothing(tried: ScaleInTried, before: int, runs: str) -> None:
     assert scaled(tried, before=before, to=before + 1, runs=runs) == (tried,)
-
-
-def test_a_number_that_was_there_for_long_was_too_few_without_a_trial() -> None:
-    """The morning rises: ten minutes later two would be enough, by the busiest five of those ten, once more."""
-    found = ScaleInTried(replicas=2, config_hash="a", failed_at=NOW, tokens_per_second=3000.0)
-    assert scaled(before=2, to=3, steady=True) == (found,)
-    assert scaled(ON_TRIAL, before=2, to=3, steady=True) == (FAILED,), "not twice"
-    assert scaled(before=2, to=3, steady=True, load=None) == (), "no load would end it"
-    assert scaled(before=3, to=4, ready=2, steady=True) == (), "a pod was missing"
-    assert scaled(before=2, to=3, steady=True, lacking=False) == ()
 
 
 def test_more_while_nothing_was_late_say_nothing() -> None:

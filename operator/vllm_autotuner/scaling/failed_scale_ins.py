@@ -28,7 +28,6 @@ def after_scaling(
     scale: Scale,
     config_hash: str | None,
     load: float | None,
-    steady: bool,
     now: datetime,
 ) -> tuple[ScaleInTried, ...]:
     """Return the remembered scale-ins after the desired replicas changed from `before`.
@@ -37,8 +36,7 @@ def after_scaling(
     nothing was foretold of it (an idle service, the user's bounds). Then the number that served was too low at `load`,
     the most output tokens per second of all replicas in five minutes, which `most_too_few` compares; None if not known.
     The number above it was enough, and is not to blame for a backlog that the lower one has left.
-    `ready`: of those before; what is still starting has not been tried. `steady`: there were as many for the
-    stabilization time, so that nothing is left of a lower number; then they were too few as well if none was tried.
+    `ready`: of those before; what is still starting has not been tried.
     """
     if scale.replicas < before:
         failed = (one for one in tried if one.failed_at is not None and now - one.failed_at < FORGOTTEN)
@@ -46,17 +44,12 @@ def after_scaling(
         return (*failed, trial) if scale.foretold else tuple(failed)
     if not scale.lacking:
         return tuple(tried)
-    served = min(before, ready)
-    known = tuple(
+    return tuple(
         one.updated(failed_at=now, tokens_per_second=load)
-        if _on_trial(one, replicas=served, config_hash=config_hash)
+        if _on_trial(one, replicas=min(before, ready), config_hash=config_hash)
         else one
         for one in tried
     )
-    if known != tuple(tried) or not steady or load is None or served < before:
-        return known
-    # Where a load rises for hours, the number before would be enough by the figures of the minutes before it rose.
-    return (*known, ScaleInTried(replicas=served, config_hash=config_hash, failed_at=now, tokens_per_second=load))
 
 
 def failed_at(tried: Sequence[ScaleInTried], *, config_hash: str | None, now: datetime) -> tuple[ScaleInTried, ...]:

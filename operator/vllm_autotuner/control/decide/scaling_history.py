@@ -60,11 +60,6 @@ def _stuck_pods(seen: Observation) -> int:
     )
 
 
-def _is_steady(status: VLLMServiceStatus, inputs: Inputs, *, over: timedelta) -> bool:
-    moments = (pods_changed_at(status), inputs.workload.rollout.newest_since)
-    return all(moment is not None and inputs.now - moment >= over for moment in moments)
-
-
 def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) -> tuple[ScaleInTried, ...]:
     """The record of scale-ins after the replicas are set to this number.
 
@@ -81,6 +76,5 @@ def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) 
         scale=scale,
         config_hash=before.config_hash,
         load=tokens_per_second_lately(seen),
-        steady=_is_steady(status, inputs, over=scaling.scale_in.stabilization),
         now=inputs.now,
     )
