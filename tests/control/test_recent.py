@@ -1,12 +1,15 @@
 """What a change in place is compared with: the windows of the service as it ran, and none of anything else."""
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
 from tests.builders import NOT_MEASURED, WINDOW, nobody
+from tests.change.worlds import TARGETS
 from tests.control.desk import CAPPED, HEALTHY, HELPED, TICK, desk
 
 from vllm_autotuner.api.status import MEASUREMENTS_LENGTH, ActiveChange
+from vllm_autotuner.control.decide.recent_windows import steady_windows
 from vllm_autotuner.observation.observation import Observation
 
 APART = timedelta(seconds=WINDOW)
@@ -15,11 +18,26 @@ SILENCE = nobody(ttft=NOT_MEASURED, tpot=NOT_MEASURED, itl=NOT_MEASURED)
 
 def test_windows_are_kept_apart_up_to_ten() -> None:
     service = desk()
-    for tick in range(30):
+    service.tick(HEALTHY)
+    for tick in range(1, 30):
         service.tick(HEALTHY)
         kept = service.history.measured
-        assert len(kept) == min(MEASUREMENTS_LENGTH, 1 + tick * TICK // APART)
+        assert len(kept) == min(MEASUREMENTS_LENGTH, tick * TICK // APART)
         assert all(later.at - earlier.at >= APART for earlier, later in pairwise(kept))
+
+
+def test_a_window_of_another_number_of_replicas_is_not_kept() -> None:
+    """The Deployment is as settled in the next look as in the one before."""
+    service = desk()
+    service.ticks(12, HEALTHY)
+    inputs = service.inputs(HEALTHY)
+    known = replace(inputs, history=replace(inputs.history, measured=service.history.measured))
+    assert len(steady_windows(known, targets=TARGETS)) > 3
+    status = service.read
+    assert status.effective is not None
+    fewer = status.updated(effective=status.effective.updated(since=inputs.now - timedelta(seconds=10)))
+    after = replace(known, service=replace(inputs.service, status=fewer))
+    assert steady_windows(after, targets=TARGETS) == ()
 
 
 def test_what_was_not_measured_is_not_kept() -> None:
@@ -32,7 +50,7 @@ def test_old_windows_are_forgotten_while_nothing_is_seen() -> None:
     service = desk()
     service.ticks(8, HEALTHY)
     kept = len(service.history.measured)
-    assert kept == 4
+    assert kept == 3
     service.ticks(61, SILENCE)
     assert service.history.measured == ()
 

@@ -66,6 +66,10 @@ def test_replicas_that_are_added_during_a_change_say_nothing_of_fewer() -> None:
     assert failed.failed_at == desk.now
     trying = status.updated(active_change=change(ChangeState.ANALYZING))
     assert scale_ins_after(trying, more, inputs=inputs) == status.scale_ins
+    # The only pod hangs: one that serves was not tried (closed loop, wedge 680).
+    hung = tuple(replace(each, stalled_for=inputs.observation.window) for each in inputs.observation.engines)
+    hangs = replace(inputs, observation=replace(inputs.observation, engines=hung))
+    assert scale_ins_after(status, more, inputs=hangs) == status.scale_ins
 
 
 def test_a_load_that_has_just_risen_is_remembered_as_it_is_now() -> None:
