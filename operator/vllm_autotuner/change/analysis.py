@@ -263,7 +263,7 @@ def _without_unseen(change: ActiveChange, *, looked: datetime, window: timedelta
 
 def _with_window(analysis: _Windows, change: ActiveChange, world: World) -> _Windows:
     """Add one window: of both sides if pods with the old configuration still serve."""
-    found, reference = _sides(change, world)
+    found, reference = _measured(change, world)
     verdict = judge_window(found, before=reference or change.baseline, targets=world.targets, target=change.target)
     return _counted(analysis, verdict).updated(
         last=(*analysis.last, found), reference=() if reference is None else (*analysis.reference, reference)
@@ -276,7 +276,7 @@ def _tried(change: ActiveChange, world: World) -> Observation:
     return world.observation if canary is None else canary.observation
 
 
-def _sides(change: ActiveChange, world: World) -> tuple[Measurement, Measurement | None]:
+def _measured(change: ActiveChange, world: World) -> tuple[Measurement, Measurement | None]:
     """The same window of the new and of the old configuration; None if no pod runs the old one."""
     found, baseline = measure_per_pod(_tried(change, world), targets=world.targets), world.variants.baseline
     if change.strategy is StrategyType.IN_PLACE:

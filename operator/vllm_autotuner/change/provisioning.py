@@ -50,7 +50,7 @@ def _with_windows_before(change: ActiveChange, world: World) -> ActiveChange:
 
     A change begins as soon as its diagnosis holds, often with a single window of before, which shows nothing.
     """
-    rollout, pods = world.rollout, {engine.key.pod for engine in world.observation.engines}
+    rollout, pods = world.rollout, world.observation.reporting
     # A new pod may answer its first scrape before it is ready: without load, it would lower what each pod has.
     alone = rollout.older_ready == rollout.ready == rollout.replicas == len(pods)
     if not alone or world.blind or world.unreadable:

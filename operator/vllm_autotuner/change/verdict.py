@@ -56,7 +56,7 @@ def measure(observation: Observation, *, targets: Targets) -> Measurement:
 
 def measure_per_pod(observation: Observation, *, targets: Targets) -> Measurement:
     """A measurement that is comparable between different numbers of pods: rates and counts are per pod."""
-    found, pods = measure(observation, targets=targets), len({engine.key.pod for engine in observation.engines})
+    found, pods = measure(observation, targets=targets), len(observation.reporting)
     if pods <= 1:
         return found
 

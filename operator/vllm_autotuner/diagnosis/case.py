@@ -30,6 +30,7 @@ __all__ = [
     "kv_max",
     "kv_mean",
     "late_from",
+    "makes_no_token",
     "mean_batch",
     "mean_running",
     "most_waiting",
@@ -291,6 +292,11 @@ def not_exported(case: Case, engines: Sequence[EngineWindow]) -> list[str]:
 def is_not_exported(reading: Reading) -> bool:
     """Whether the engine has no such metric; one that measured nothing has it."""
     return isinstance(reading, NoData) and reading.absence is Absence.NOT_EXPORTED
+
+
+def makes_no_token(engine: EngineWindow, *, window: float) -> bool:
+    """Whether an engine is known to have counted no token for a window (seconds): what waits in it is no load."""
+    return engine.stalled_for is not None and engine.stalled_for >= window
 
 
 def mean_running(engine: EngineWindow) -> float:

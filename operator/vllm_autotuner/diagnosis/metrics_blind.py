@@ -35,7 +35,7 @@ class MetricsBlind:
         pods = observation.pods.pods if observation.pods is not None else ()
         if pods and not observation.engines and not observation.expected:
             return Fails()  # no pod is expected to report yet: the next rules say why none serves
-        reporting = len({engine.key.pod for engine in observation.engines})
+        reporting = len(observation.reporting)
         expected = observation.expected
         known = expected if expected is not None else reporting + len(observation.silent)
         evidence = Evidence(

@@ -1,11 +1,19 @@
 """Overloaded: requests wait for capacity, and no class of higher precedence explains the queue."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from vllm_autotuner.api.wording import told_waiting
-from vllm_autotuner.diagnosis.case import Case, Sustained, is_late, kv_max, most_waiting, ttft_reading, undecided
+from vllm_autotuner.diagnosis.case import (
+    Case,
+    Sustained,
+    is_late,
+    kv_max,
+    makes_no_token,
+    most_waiting,
+    ttft_reading,
+    undecided,
+)
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, absence
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
@@ -20,12 +28,13 @@ def first_tokens_wait(case: Case) -> bool:
     The queue need not last, as in `ConcurrencyCapped`: a queue that appears and drains misses the objective too.
     """
     late = is_late(ttft_reading(case), case.targets.ttft)
-    return late and bool(_moving(case.queueing(holding=True), case=case))
+    return late and bool(_overloaded(case, holding=True, sustained=Sustained()))
 
 
-def _moving(engines: Iterable[EngineWindow], *, case: Case) -> list[EngineWindow]:
-    """Return the engines that compute tokens: a hang must not look like load."""
-    return [one for one in engines if one.stalled_for is None or one.stalled_for < case.observation.window]
+def _overloaded(case: Case, *, holding: bool, sustained: Sustained) -> list[EngineWindow]:
+    """Return the engines with a lasting queue that compute tokens: a hang must not look like load."""
+    queueing = case.queueing(holding=holding, sustained=sustained)
+    return [one for one in queueing if not makes_no_token(one, window=case.observation.window)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +47,7 @@ class Overloaded:
     def judge(self, case: Case) -> Finding:
         """Hold when any engine has a lasting queue and computes tokens."""
         holding = self.diagnosis in case.holding
-        queueing = case.queueing(holding=holding, sustained=self.sustained)
-        moving = _moving(queueing, case=case)
+        moving = _overloaded(case, holding=holding, sustained=self.sustained)
         if not moving:
             return Fails()
         if why := undecided(case, moving):

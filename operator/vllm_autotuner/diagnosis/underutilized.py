@@ -41,7 +41,7 @@ class Underutilized:
 
     def judge(self, case: Case) -> Finding:
         """Hold when no request waits, all pods report, and every level stays below its limit on n - 1 pods."""
-        observation, pods = case.observation, len({engine.key.pod for engine in case.engines})
+        observation, pods = case.observation, len(case.observation.reporting)
         waits = any(moment.waiting > 0 for engine in case.engines for moment in engine.moments)
         waits = waits or any(engine.rejected for engine in case.engines)
         # It may hang: then the others carry its load in a moment.

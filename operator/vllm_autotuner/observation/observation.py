@@ -139,10 +139,14 @@ class Observation:
         }
 
     @property
+    def reporting(self) -> frozenset[str]:
+        """The pods with an engine that reports: with data parallelism one has several."""
+        return frozenset(engine.key.pod for engine in self.engines)
+
+    @property
     def everybody_reports(self) -> bool:
         """Whether no pod that ought to report is missing: a silent one may be the one with all the load."""
-        pods = len({engine.key.pod for engine in self.engines})
-        return not self.silent and (self.expected is None or pods >= self.expected)
+        return not self.silent and (self.expected is None or len(self.reporting) >= self.expected)
 
     @property
     def tokens_per_step(self) -> float:

@@ -96,7 +96,7 @@ def rate_each(seen: Observation) -> float | None:
 
 def with_silent(amount: float, *, seen: Observation) -> float:
     """What all ready pods have, if those that report have so much, and each silent one as much as one of them."""
-    reporting = len({engine.key.pod for engine in seen.engines})
+    reporting = len(seen.reporting)
     return amount * max(1.0, (seen.expected or 0) / reporting) if reporting else amount
 
 

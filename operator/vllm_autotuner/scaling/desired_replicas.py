@@ -13,7 +13,7 @@ from typing import Final
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.api.wording import counted
-from vllm_autotuner.diagnosis.case import Case, busy_batch, not_exported, queues, reaches_behind
+from vllm_autotuner.diagnosis.case import Case, busy_batch, makes_no_token, not_exported, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
@@ -204,7 +204,7 @@ class _Question:
         if queues(seen):
             # Where first tokens are in time and tokens are not, the queue is no reason, and no reason to wait.
             slow = self.diagnosis.primary in SLOW_TOKENS and not self._hidden()
-            if not slow or any((engine.stalled_for or 0.0) >= seen.window for engine in seen.engines):
+            if not slow or any(makes_no_token(engine, window=seen.window) for engine in seen.engines):
                 # The user says how long requests may wait; an engine that hangs is told from a busy one in that time.
                 return "requests wait, but not yet for spec.scaling.scaleOut.waitingFor"
             if (why := self._why_it_drains()) is not None:

@@ -190,7 +190,7 @@ def _report(service: ServiceName, track: _Track, *, subject: Subject) -> Service
         diagnosis=diagnosis,
         tuning=subject.tuning,
         scaling=subject.scaling,
-        replicas=subject.replicas or len({engine.key.pod for engine in observation.engines}),
+        replicas=subject.replicas or len(observation.reporting),
         failed=subject.failed,
         left=subject.left,
         infeasible=subject.infeasible,

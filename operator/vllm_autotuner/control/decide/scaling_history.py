@@ -10,6 +10,7 @@ from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.api.status import VLLMServiceStatus
 from vllm_autotuner.control.decide.inputs import Inputs
+from vllm_autotuner.diagnosis.case import makes_no_token
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.step_time import NEWEST_STRETCHES
 from vllm_autotuner.scaling.failed_scale_ins import after_scaling, failed_at, most_too_few
@@ -54,7 +55,7 @@ def _stuck_pods(seen: Observation) -> int:
         {
             engine.key.pod
             for engine in seen.engines
-            if (engine.stalled_for or 0.0) >= seen.window
+            if makes_no_token(engine, window=seen.window)
             and engine.moments[-1].running + engine.moments[-1].waiting > 0
         }
     )
