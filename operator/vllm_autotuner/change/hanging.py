@@ -27,9 +27,9 @@ def hanging(change: ActiveChange, world: World) -> str:
     # The limits of Wedged lie apart, and what stops both sides is seen at the next scrape of each: here one limit
     # counts, and for the old ones half of it.
     found = _hangs(new, limit=HANGS_AFTER)
-    if not found or len({hang.pod for hang in found}) == 1 < len(
-        new.reporting
-    ):  # one of twenty may hang by itself, with any value
+    if not found:
+        return ""
+    if len({hang.pod for hang in found}) == 1 < len(new.reporting):  # one of twenty may hang by itself, with any value
         return ""
     beside = [old] if old is not None else []
     if not reaches_the_service(change) and old is not world.observation:

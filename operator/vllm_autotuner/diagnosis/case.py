@@ -270,10 +270,10 @@ def undecided(case: Case, queueing: Sequence[EngineWindow]) -> str:
         missing.append("token counters")
     if missing:
         return f"requests wait, but without {', '.join(missing)} (not exported, or 0 under load) the cause is unknown"
-    stalled = [engine.stalled_for or 0.0 for engine in queueing]
-    if queueing and min(stalled) >= case.observation.window:
+    if queueing and all(makes_no_token(engine, window=case.observation.window) for engine in queueing):
+        stalled = min(engine.stalled_for or 0.0 for engine in queueing)
         return (
-            f"requests wait and no token was computed for {min(stalled):.0f} s: the engine may hang, which is certain "
+            f"requests wait and no token was computed for {stalled:.0f} s: the engine may hang, which is certain "
             f"after {HANGS_AFTER.limit:.0f} s; look for {HANGS_AFTER.limit + 40:.0f} s"
         )
     return ""

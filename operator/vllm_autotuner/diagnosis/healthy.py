@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from vllm_autotuner.api.status import Confidence
-from vllm_autotuner.diagnosis.case import Case, Sustained, kv_mean, tpot_reading, ttft_reading, waiting_share
+from vllm_autotuner.diagnosis.case import (
+    Case,
+    Sustained,
+    kv_mean,
+    makes_no_token,
+    tpot_reading,
+    ttft_reading,
+    waiting_share,
+)
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds, Unknown
@@ -79,7 +87,7 @@ class Healthy:
 def _stands_still(engine: EngineWindow, *, window: float) -> bool:
     """Whether requests ran in every scrape but no token was computed: the engine may hang, or compute a huge prompt."""
     working = all(moment.running > 0 for moment in engine.moments)
-    return working and engine.stalled_for is not None and engine.stalled_for >= window
+    return working and makes_no_token(engine, window=window)
 
 
 def _queue_is_gone(engines: tuple[EngineWindow, ...]) -> bool:

@@ -11,6 +11,7 @@ from vllm_autotuner.diagnosis.case import (
     Sustained,
     kv_max,
     kv_mean,
+    makes_no_token,
     most_waiting,
     slots_used_share,
     undecided,
@@ -50,7 +51,7 @@ class KVCacheSaturated:
         full = [engine for engine in queueing if is_full(engine) and not self._slots_bind(engine, case)]
         if 2 * len(full) <= len(queueing):
             return Fails()
-        if min(engine.stalled_for or 0.0 for engine in full) >= case.observation.window:
+        if all(makes_no_token(engine, window=case.observation.window) for engine in full):
             return Unknown(undecided(case, full))
         worst = max(full, key=lambda engine: kv_mean(engine) or 0.0)
         known = kv_max(worst) is not None

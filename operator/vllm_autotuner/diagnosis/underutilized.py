@@ -6,7 +6,15 @@ from typing import ClassVar
 
 from vllm_autotuner.api.status import Confidence
 from vllm_autotuner.api.wording import counted
-from vllm_autotuner.diagnosis.case import NEARLY_ALL, Case, kv_max, mean_batch, tpot_reading, ttft_reading
+from vllm_autotuner.diagnosis.case import (
+    NEARLY_ALL,
+    Case,
+    kv_max,
+    makes_no_token,
+    mean_batch,
+    tpot_reading,
+    ttft_reading,
+)
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.diagnosis.evidence import Evidence, Threshold
 from vllm_autotuner.diagnosis.finding import Fails, Finding, Holds
@@ -45,7 +53,7 @@ class Underutilized:
         waits = any(moment.waiting > 0 for engine in case.engines for moment in engine.moments)
         waits = waits or any(engine.rejected for engine in case.engines)
         # It may hang: then the others carry its load in a moment.
-        stalls = any((engine.stalled_for or 0.0) >= observation.window for engine in case.engines)
+        stalls = any(makes_no_token(engine, window=observation.window) for engine in case.engines)
         if pods < 2 or not observation.everybody_reports or waits or stalls:
             return Fails()
         more, slots = pods / (pods - 1), _slots(case)
