@@ -60,5 +60,5 @@ class NodeClient:
 
     def _ask(self, method: str, path: str) -> httpx.Response:
         # The certificate is self-signed and made at each start, as a kubelet's own; nobody can know it.
-        answer = httpx.request(method, self._url + path, verify=False, trust_env=False, timeout=10)
+        answer = httpx.request(method, self._url + path, verify=False, trust_env=False, timeout=60)
         return answer.raise_for_status()

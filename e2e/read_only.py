@@ -110,7 +110,7 @@ class Pilot:
         return str(found[-1]["note"]) if found else ""
 
     async def page(self) -> str:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             return (await client.get(f"http://{self.address}/metrics")).text
 
     async def holding(self) -> str:

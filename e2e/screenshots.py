@@ -64,7 +64,7 @@ async def text_of(url: str) -> str:
     """The page itself."""
     if url.startswith("file:"):
         return Path(url.removeprefix("file://")).read_text(encoding="utf-8")
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         return (await client.get(url)).raise_for_status().text
 
 

@@ -20,7 +20,7 @@ SECRETS: Final = ("hidden-engine-key", "hidden-token")
 
 
 async def ask(play: Play, path: str, *, method: str = "GET") -> httpx.Response:
-    async with httpx.AsyncClient(base_url=f"http://{play.stage.address}", trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=f"http://{play.stage.address}", trust_env=False, timeout=60) as client:
         return await client.request(method, path)
 
 
