@@ -26,10 +26,19 @@ def scaled(
     runs: str = "a",
     lacking: bool = True,
     foretold: bool = True,
+    newest: timedelta | None = None,
 ) -> tuple[ScaleInTried, ...]:
-    scale = Scale(replicas=to, reason="", lacking=lacking, foretold=foretold)
-    served = before if ready is None else ready
-    return after_scaling(tried, before=before, ready=served, scale=scale, config_hash=runs, load=load, now=NOW)
+    return after_scaling(
+        tried,
+        before=before,
+        ready=before if ready is None else ready,
+        newest_since=None if newest is None else NOW - newest,
+        scale=Scale(replicas=to, reason="", lacking=lacking, foretold=foretold),
+        config_hash=runs,
+        load=load,
+        stabilization=timedelta(minutes=10),
+        now=NOW,
+    )
 
 
 def test_fewer_are_on_trial() -> None:
@@ -49,6 +58,25 @@ def test_what_is_still_starting_has_not_been_tried() -> None:
     third = ScaleInTried(replicas=3, config_hash="a", at=NOW - timedelta(hours=1))
     assert scaled(third, ON_TRIAL, before=3, to=4, ready=2) == (third, FAILED)
     assert scaled(third, ON_TRIAL, before=3, to=4, ready=3)[0].failed_at == NOW
+
+
+@pytest.mark.parametrize(
+    ("minutes", "failed"),
+    [
+        pytest.param(1, False, id="just now"),
+        pytest.param(10, True, id="what it left is served by now"),
+        pytest.param(90, True, id="before the scale-in"),
+    ],
+)
+def test_a_number_of_which_a_pod_just_came_back_is_not_to_blame(minutes: int, failed: bool) -> None:
+    """One of two pods hung for half an hour, was deleted, and serves again: the other has all that waited since."""
+    since = ON_TRIAL.updated(at=NOW - timedelta(hours=1))
+    [one] = scaled(since, before=2, to=3, newest=timedelta(minutes=minutes))
+    assert (one.failed_at is not None) is failed
+
+
+def test_a_scale_in_right_after_a_pod_came_back_is_on_trial() -> None:
+    assert scaled(ON_TRIAL, before=2, to=3, newest=timedelta(minutes=6)) == (FAILED,)
 
 
 @pytest.mark.parametrize(

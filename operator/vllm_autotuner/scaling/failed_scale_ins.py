@@ -25,9 +25,11 @@ def after_scaling(
     *,
     before: int,
     ready: int,
+    newest_since: datetime | None,
     scale: Scale,
     config_hash: str | None,
     load: float | None,
+    stabilization: timedelta,
     now: datetime,
 ) -> tuple[ScaleInTried, ...]:
     """Return the remembered scale-ins after the desired replicas changed from `before`.
@@ -36,7 +38,9 @@ def after_scaling(
     nothing was foretold of it (an idle service, the user's bounds). Then the number that served was too low at `load`,
     the most output tokens per second of all replicas in five minutes, which `most_too_few` compares; None if not known.
     The number above it was enough, and is not to blame for a backlog that the lower one has left.
-    `ready`: of those before; what is still starting has not been tried.
+    `ready`: of those before; what is still starting has not been tried. Nor has a number of which a pod came back since
+    the scale-in (`newest_since`: Ready) less than `stabilization` ago: the others had its load, and what they left of
+    it waits still.
     """
     if scale.replicas < before:
         failed = (one for one in tried if one.failed_at is not None and now - one.failed_at < FORGOTTEN)
@@ -44,9 +48,10 @@ def after_scaling(
         return (*failed, trial) if scale.foretold else tuple(failed)
     if not scale.lacking:
         return tuple(tried)
+    came_back = newest_since if newest_since is not None and now - newest_since < stabilization else None
     return tuple(
         one.updated(failed_at=now, tokens_per_second=load)
-        if _on_trial(one, replicas=min(before, ready), config_hash=config_hash)
+        if _on_trial(one, replicas=min(before, ready), config_hash=config_hash, came_back=came_back)
         else one
         for one in tried
     )
@@ -82,5 +87,6 @@ def tried_again_from(replicas: int, failed: Sequence[ScaleInTried], *, stabiliza
     return max((max(each) + stabilization * 2.0 ** len(each) for each in moments.values()), default=None)
 
 
-def _on_trial(one: ScaleInTried, *, replicas: int, config_hash: str | None) -> bool:
-    return one.replicas == replicas and one.config_hash == config_hash and one.failed_at is None
+def _on_trial(one: ScaleInTried, *, replicas: int, config_hash: str | None, came_back: datetime | None) -> bool:
+    whole = came_back is None or (one.at is not None and came_back <= one.at)
+    return whole and one.replicas == replicas and one.config_hash == config_hash and one.failed_at is None

@@ -74,8 +74,10 @@ def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) 
         status.scale_ins,
         before=before.replicas,
         ready=inputs.workload.rollout.ready - _stuck_pods(seen),
+        newest_since=inputs.workload.rollout.newest_since,
         scale=scale,
         config_hash=before.config_hash,
         load=tokens_per_second_lately(seen),
+        stabilization=scaling.scale_in.stabilization,
         now=inputs.now,
     )
