@@ -8,7 +8,7 @@ from tests.simulation.virtual import config
 
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.metrics_text import Sample
-from vllm_autotuner.observation.observation import Observation, _share_of_one_token, observe
+from vllm_autotuner.observation.observation import Observation, _of_several_tokens, observe
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.observation.recording import Recording
 from vllm_autotuner.observation.snapshot import WindowSettings, take_snapshot
@@ -45,16 +45,6 @@ async def test_they_do_not_make_the_tokens_of_others_look_late() -> None:
         assert after.value == pytest.approx(before.value, rel=0.05)
 
 
-async def test_the_answers_of_five_minutes_are_told_without_them() -> None:
-    alone, beside = await seen([100], rate=5.0), await seen([100, 100, 1], rate=7.5)
-    for one in (alone, beside):
-        assert [each.time for each in one.answers] == [120.0, 60.0]
-        assert one.answers[0].requests == pytest.approx(300, rel=0.2)
-        assert isinstance(one.tpot.mean, Measured)
-        assert one.answers[0].tpot == pytest.approx(one.tpot.mean.value, rel=0.05)
-    assert beside.answers[0].tpot == pytest.approx(alone.answers[0].tpot, rel=0.05)
-
-
 async def test_without_others_there_is_no_time_per_token() -> None:
     assert not isinstance((await seen([1], rate=5.0)).tpot.mean, Measured)
 
@@ -73,5 +63,4 @@ def test_no_more_are_taken_out_than_the_mean_lacks(mean: float, interval: float 
     lengths = Distribution(buckets={1.0: 25.0, 100.0: 100.0, math.inf: 100.0})
     counted = Distribution(buckets={0.05: 400.0, math.inf: 400.0}, total=400 * mean, count=400.0)
     itl = Distribution() if interval is None else Distribution(buckets={}, total=1000 * interval, count=1000.0)
-    share = _share_of_one_token(counted, itl=itl, lengths=lengths)
-    assert counted.without_zeros(share).count == pytest.approx(left)
+    assert _of_several_tokens(counted, itl=itl, lengths=lengths).count == pytest.approx(left)

@@ -13,7 +13,7 @@ from vllm_autotuner.diagnosis.case import Case
 from vllm_autotuner.diagnosis.objectives import Target
 from vllm_autotuner.observation.distribution import Distribution
 from vllm_autotuner.observation.engine_window import StepPoint
-from vllm_autotuner.observation.observation import Answers, FirstTokens, Observation
+from vllm_autotuner.observation.observation import FirstTokens, Observation
 from vllm_autotuner.scaling.error_budget import budget_spent, late_for
 
 TEN_MINUTES = timedelta(minutes=10)
@@ -68,35 +68,6 @@ def test_single_tokens_stand_in_only_where_no_tpot_is_exported(of_requests: Dist
     case = of_tokens([0.045] * 20, now=of_requests)
     seen = replace(case.observation, itl=latency(0.045, count=20_000.0, tail=0.09))
     assert budget_spent(replace(case, observation=seen), over=TEN_MINUTES, since=None, beyond_chance=True) is spent
-
-
-@pytest.mark.parametrize(
-    ("means", "requests", "over", "spent"),
-    [
-        pytest.param([0.044] * 10, 30.0, 300, False, id="of those that ended none was"),
-        pytest.param([0.044] * 7 + [0.06] * 3, 30.0, 300, True, id="a third of them was"),
-        pytest.param([0.044] * 10, 0.5, 300, True, id="five requests tell nothing"),
-        pytest.param([0.044] * 5, 30.0, 300, True, id="of half of the time it is not known"),
-        pytest.param([0.044] * 10, 30.0, 600, True, id="nor of ten minutes"),
-        pytest.param([], 30.0, 300, True, id="it is not exported"),
-    ],
-)
-def test_late_tokens_are_not_enough_where_the_requests_are_known(
-    means: list[float], requests: float, over: int, spent: bool
-) -> None:
-    """54 ms at p95 in each window, of long answers in the busiest engine; the objective is about requests."""
-    case = of_tokens([0.048] * 20, now=latency(0.048, tail=0.054))
-    ended = tuple(
-        Answers(tpot=mean, requests=requests, time=NOW - WINDOW * back) for back, mean in enumerate(reversed(means))
-    )
-    known = replace(case, observation=replace(case.observation, answers=ended))
-    assert budget_spent(known, over=timedelta(seconds=over), since=None, beyond_chance=True) is spent
-
-
-def test_late_first_tokens_are_enough_whatever_the_tokens_are() -> None:
-    ended = tuple(Answers(tpot=0.01, requests=50.0, time=NOW - WINDOW * back) for back in range(10))
-    seen = observation(ttft=latency(0.2), first_tokens=windows([3.0] * 10), tpot=latency(0.01), answers=ended)
-    assert budget_spent(of_first_tokens(seen), over=timedelta(minutes=5), since=None, beyond_chance=True)
 
 
 @pytest.mark.parametrize(

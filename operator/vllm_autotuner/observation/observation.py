@@ -5,10 +5,9 @@ Must not: judge. `engine_window` has already left out stale samples.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from vllm_autotuner.engine.geometry import Experts
 from vllm_autotuner.engine.metric_names import Meaning
@@ -28,7 +27,6 @@ from vllm_autotuner.observation.reading import NoData, number
 from vllm_autotuner.observation.snapshot import EngineKey, EngineSeries, FleetSnapshot, StepPart
 
 __all__ = [
-    "Answers",
     "EngineWindow",
     "FirstTokens",
     "KVPool",
@@ -50,17 +48,6 @@ class FirstTokens:
     """End of the window."""
     window: float | None = None
     """Seconds of the window; None: that of the observation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """The requests of all engines that ended in one state window; seconds, Unix seconds."""
-
-    tpot: float
-    """The mean of their times per output token, without those of one token."""
-    requests: float
-    time: float
-    """End of the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +87,6 @@ class Observation:
     `StepPoint.window` has them."""
     first_tokens: tuple[FirstTokens, ...] = ()
     """Over the long window, for each engine and state window in it."""
-    answers: tuple[Answers, ...] = ()
-    """Over the time of the raw samples (five minutes), newest first; empty if an engine does not tell."""
     pods: PodsView | None = None
     """None where no Kubernetes tells."""
 
@@ -274,19 +259,16 @@ def observe(
             fresh.append(window)
             series.append(found)
     lengths, itl = _lengths(series, Meaning.OUTPUT_LENGTH), distribution_of(series, Meaning.ITL, snapshot=snapshot)
-    widest = max((one.window or snapshot.state_window for one in series), default=snapshot.state_window)
-    tpot = distribution_of(series, Meaning.TPOT, snapshot=snapshot)
-    of_one_token = _share_of_one_token(tpot, itl=itl, lengths=lengths)
     return Observation(
         at=snapshot.at,
-        window=widest,
+        window=max((one.window or snapshot.state_window for one in series), default=snapshot.state_window),
         engines=tuple(fresh),
         silent=tuple(silent),
         unreadable=unreadable,
         expected=expected,
         ttft=distribution_of(series, Meaning.TTFT, snapshot=snapshot),
         itl=itl,
-        tpot=tpot.without_zeros(of_one_token),
+        tpot=_of_several_tokens(distribution_of(series, Meaning.TPOT, snapshot=snapshot), itl=itl, lengths=lengths),
         e2e=distribution_of(series, Meaning.E2E, snapshot=snapshot),
         queue_time=distribution_of(series, Meaning.QUEUE_TIME, snapshot=snapshot),
         prefill_time=distribution_of(series, Meaning.PREFILL_TIME, snapshot=snapshot),
@@ -299,7 +281,6 @@ def observe(
         steps=tuple(point for one in series for point in _step_points(one)),
         quiet=tuple((time, one.window) for one in series for time in _quiet_windows(one)),
         first_tokens=tuple(each for one in series for each in _first_tokens(one)),
-        answers=tuple(_answers(series, at=snapshot.at, window=widest, of_one_token=of_one_token)),
         pods=pods,
     )
 
@@ -317,8 +298,8 @@ def _lengths(series: Sequence[EngineSeries], meaning: Meaning) -> Distribution:
     )
 
 
-def _share_of_one_token(tpot: Distribution, *, itl: Distribution, lengths: Distribution) -> float:
-    """Return the share (0..1) of requests with one token, whose time per output token vLLM counts as 0.
+def _of_several_tokens(tpot: Distribution, *, itl: Distribution, lengths: Distribution) -> Distribution:
+    """Without the requests of one token, whose time per output token vLLM counts as 0.
 
     How many there are is known of the long window only: no more of now than the mean lacks to that of the intervals.
     With a draft an interval has several tokens: then the mean always lacks something, and the share alone decides.
@@ -328,26 +309,7 @@ def _share_of_one_token(tpot: Distribution, *, itl: Distribution, lengths: Distr
     mean, interval = number(tpot.mean), number(itl.mean)
     if mean is not None and interval:
         share = min(share, max(0.0, 1 - mean / interval))
-    return share
-
-
-def _answers(series: Sequence[EngineSeries], *, at: float, window: float, of_one_token: float) -> Iterable[Answers]:
-    """What ended between two scrapes lies in the window with the middle of that time."""
-    seconds, requests = defaultdict[int, float](float), defaultdict[int, float](float)
-    for one in series:
-        total, count = one.sums.get(Meaning.TPOT), one.counts.get(Meaning.TPOT)
-        if total is None or count is None or total.times != count.times:
-            return
-        for (begin, end), summed, counted in zip(
-            pairwise(count.times), pairwise(total.values), pairwise(count.values), strict=True
-        ):
-            restarted = counted[1] < counted[0]
-            back = int((at - (begin + end) / 2) // window)
-            seconds[back] += summed[1] - (0.0 if restarted else summed[0])
-            requests[back] += counted[1] - (0.0 if restarted else counted[0])
-    for back in sorted(requests):
-        if (told := requests[back] * (1 - of_one_token)) > 0:
-            yield Answers(tpot=seconds[back] / told, requests=told, time=at - back * window)
+    return tpot.without_zeros(share)
 
 
 def _step_points(series: EngineSeries) -> Iterable[StepPoint]:

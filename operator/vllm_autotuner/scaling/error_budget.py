@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from statistics import NormalDist
 
-from vllm_autotuner.diagnosis.case import FEWEST_FINISHED, Case, by_chance, is_late, over_mean, surely, ttft_reading
+from vllm_autotuner.diagnosis.case import Case, by_chance, is_late, over_mean, surely, ttft_reading
 from vllm_autotuner.diagnosis.objectives import Target
 from vllm_autotuner.observation.noise import NOISE
-from vllm_autotuner.observation.observation import FirstTokens, Observation
+from vllm_autotuner.observation.observation import FirstTokens
 from vllm_autotuner.observation.reading import Reading
 from vllm_autotuner.observation.shape import log_normal
 from vllm_autotuner.planning.current_replica import output_tokens
@@ -47,27 +47,14 @@ def budget_spent(case: Case, *, over: timedelta, since: float | None, beyond_cha
     # Requests differ by chance, and the tokens of one are late together. Where their length is not known, tokens count.
     # All are of at least one: of a tenth of a request all tokens would be late by chance.
     each = max(1.0, output_tokens(seen) or 1.0) / a_step
-
-    def late(windows: Sequence[tuple[float, float]], *, tail: float, target: Target, requests: float) -> bool:
-        allowed = 1 - target.quantile + beyond_chance * by_chance(target.quantile, of=requests)
-        return _late_share(windows, tail=tail, target=target) > allowed
-
-    if late(first, tail=first_tail, target=targets.ttft, requests=sum(count for _, count in first)):
-        return True
-    made = max(1.0, sum(made for _, made in tokens) / each)
-    if not late(tokens, tail=tail, target=targets.tpot, requests=made):
-        return False
-    ended = _ended(seen, since=begin)
-    # Requests spread less than the tokens of a window, of which most are of long answers in the busiest engine.
-    answered = sum(count for _, count in ended)
-    return answered < FEWEST_FINISHED or late(ended, tail=tail, target=targets.tpot, requests=answered)
-
-
-def _ended(seen: Observation, *, since: float) -> Sequence[tuple[float, float]]:
-    """(mean TPOT, number) of the requests that ended in each window since then; none if that is not known of all."""
-    windows = [one for one in seen.answers if one.time - seen.window >= since]
-    begin = min((one.time - seen.window for one in windows), default=math.inf)
-    return [(one.tpot, one.requests) for one in windows] if begin - since <= seen.window else ()
+    return any(
+        _late_share(windows, tail=ratio, target=target)
+        > 1 - target.quantile + beyond_chance * by_chance(target.quantile, of=requests)
+        for windows, ratio, target, requests in (
+            (first, first_tail, targets.ttft, sum(count for _, count in first)),
+            (tokens, tail, targets.tpot, max(1.0, sum(made for _, made in tokens) / each)),
+        )
+    )
 
 
 def late_for(case: Case) -> float:
