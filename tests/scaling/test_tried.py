@@ -36,7 +36,6 @@ def scaled(
         scale=Scale(replicas=to, reason="", lacking=lacking, foretold=foretold),
         config_hash=runs,
         load=load,
-        stabilization=timedelta(minutes=10),
         now=NOW,
     )
 
@@ -61,22 +60,28 @@ def test_what_is_still_starting_has_not_been_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "failed"),
+    ("minutes", "replicas", "came_back"),
     [
-        pytest.param(1, False, id="just now"),
-        pytest.param(10, True, id="what it left is served by now"),
-        pytest.param(90, True, id="before the scale-in"),
+        pytest.param(1, 2, True, id="just now"),
+        pytest.param(5, 2, None, id="its load is in that of five minutes"),
+        pytest.param(90, 2, None, id="before the scale-in"),
+        pytest.param(1, 10, None, id="one of ten is noise"),
     ],
 )
-def test_a_number_of_which_a_pod_just_came_back_is_not_to_blame(minutes: int, failed: bool) -> None:
+def test_a_number_of_which_a_pod_just_came_back_waits_and_is_not_too_few_for_a_day(
+    minutes: int, replicas: int, came_back: bool | None
+) -> None:
     """One of two pods hung for half an hour, was deleted, and serves again: the other has all that waited since."""
-    since = ON_TRIAL.updated(at=NOW - timedelta(hours=1))
-    [one] = scaled(since, before=2, to=3, newest=timedelta(minutes=minutes))
-    assert (one.failed_at is not None) is failed
+    since = ON_TRIAL.updated(at=NOW - timedelta(hours=1), replicas=replicas)
+    [one] = scaled(since, before=replicas, to=replicas + 1, newest=timedelta(minutes=minutes))
+    assert (one.failed_at, one.pod_came_back) == (NOW, came_back)
+    assert most_too_few([one], load=3000.0) == (0 if came_back else replicas)
+    assert tried_again_from(replicas, [one], stabilization=timedelta(minutes=10)) == NOW + timedelta(minutes=20)
 
 
-def test_a_scale_in_right_after_a_pod_came_back_is_on_trial() -> None:
-    assert scaled(ON_TRIAL, before=2, to=3, newest=timedelta(minutes=6)) == (FAILED,)
+def test_a_scale_in_right_after_a_pod_came_back_is_a_trial_like_any() -> None:
+    [one] = scaled(ON_TRIAL.updated(at=NOW - timedelta(minutes=2)), before=2, to=3, newest=timedelta(minutes=4))
+    assert one.pod_came_back is None
 
 
 @pytest.mark.parametrize(

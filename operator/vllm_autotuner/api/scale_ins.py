@@ -32,3 +32,6 @@ class ScaleInTried(ApiModel):
 
     tokens_per_second: Number = None
     """Output tokens per second at which they were not enough; absent if unknown."""
+
+    pod_came_back: bool | None = None
+    """True where one of them had just become ready: the others had its load, and this one says nothing of theirs."""

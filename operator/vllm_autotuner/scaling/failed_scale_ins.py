@@ -12,6 +12,7 @@ from typing import Final
 
 from vllm_autotuner.api.scale_ins import ScaleInTried
 from vllm_autotuner.observation.noise import NOISE
+from vllm_autotuner.planning.current_replica import STRETCH
 from vllm_autotuner.scaling.supply import Scale
 
 __all__ = ["FORGOTTEN", "after_scaling", "failed_at", "most_too_few", "tried_again_from"]
@@ -29,7 +30,6 @@ def after_scaling(
     scale: Scale,
     config_hash: str | None,
     load: float | None,
-    stabilization: timedelta,
     now: datetime,
 ) -> tuple[ScaleInTried, ...]:
     """Return the remembered scale-ins after the desired replicas changed from `before`.
@@ -38,9 +38,9 @@ def after_scaling(
     nothing was foretold of it (an idle service, the user's bounds). Then the number that served was too low at `load`,
     the most output tokens per second of all replicas in five minutes, which `most_too_few` compares; None if not known.
     The number above it was enough, and is not to blame for a backlog that the lower one has left.
-    `ready`: of those before; what is still starting has not been tried. Nor has a number of which a pod came back since
-    the scale-in (`newest_since`: Ready) less than `stabilization` ago: the others had its load, and what they left of
-    it waits still.
+    `ready`: of those before; what is still starting has not been tried. Of a few, one that came back (`newest_since`:
+    Ready) within the time of that load says that the others had its share: the number was too few, but not at such a
+    load.
     """
     if scale.replicas < before:
         failed = (one for one in tried if one.failed_at is not None and now - one.failed_at < FORGOTTEN)
@@ -48,10 +48,9 @@ def after_scaling(
         return (*failed, trial) if scale.foretold else tuple(failed)
     if not scale.lacking:
         return tuple(tried)
-    came_back = newest_since if newest_since is not None and now - newest_since < stabilization else None
     return tuple(
-        one.updated(failed_at=now, tokens_per_second=load)
-        if _on_trial(one, replicas=min(before, ready), config_hash=config_hash, came_back=came_back)
+        one.updated(failed_at=now, tokens_per_second=load, pod_came_back=_came_back(one, newest_since, now=now) or None)
+        if _on_trial(one, replicas=min(before, ready), config_hash=config_hash)
         else one
         for one in tried
     )
@@ -66,9 +65,9 @@ def failed_at(tried: Sequence[ScaleInTried], *, config_hash: str | None, now: da
 def most_too_few(failed: Sequence[ScaleInTried], *, load: float) -> int:
     """Return the most replicas that failed at this load or a lower one; 0 if none has.
 
-    Loads that differ by less than noise count as equal.
+    Loads that differ by less than noise count as equal. Those of which a pod had just come back have had another load.
     """
-    known = ((one.replicas, one.tokens_per_second) for one in failed)
+    known = ((one.replicas, one.tokens_per_second) for one in failed if not one.pod_came_back)
     return max((replicas for replicas, then in known if then is None or load >= then * (1 - NOISE)), default=0)
 
 
@@ -87,6 +86,12 @@ def tried_again_from(replicas: int, failed: Sequence[ScaleInTried], *, stabiliza
     return max((max(each) + stabilization * 2.0 ** len(each) for each in moments.values()), default=None)
 
 
-def _on_trial(one: ScaleInTried, *, replicas: int, config_hash: str | None, came_back: datetime | None) -> bool:
-    whole = came_back is None or (one.at is not None and came_back <= one.at)
-    return whole and one.replicas == replicas and one.config_hash == config_hash and one.failed_at is None
+def _on_trial(one: ScaleInTried, *, replicas: int, config_hash: str | None) -> bool:
+    return one.replicas == replicas and one.config_hash == config_hash and one.failed_at is None
+
+
+def _came_back(one: ScaleInTried, newest_since: datetime | None, *, now: datetime) -> bool:
+    """Whether a pod became ready after the scale-in, just now, whose share is more than noise."""
+    if newest_since is None or one.at is None or one.replicas * NOISE >= 1:
+        return False
+    return one.at < newest_since and now - newest_since < timedelta(seconds=STRETCH)

@@ -78,6 +78,5 @@ def scale_ins_after(status: VLLMServiceStatus, scale: Scale, *, inputs: Inputs) 
         scale=scale,
         config_hash=before.config_hash,
         load=tokens_per_second_lately(seen),
-        stabilization=scaling.scale_in.stabilization,
         now=inputs.now,
     )
