@@ -7,6 +7,7 @@ Must not: go through the API server; a test may have stopped it.
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import Final
 
 import httpx
@@ -53,6 +54,12 @@ class NodeClient:
     def kill(self, namespace: str, pod: str, container: str | None = None) -> None:
         """SIGKILL the main process; all others of the container follow. It ends with 137, reason Error."""
         os.kill(self.running_pid(namespace, pod, container), signal.SIGKILL)
+
+    def kill_if_there(self, namespace: str, pod: str) -> None:
+        """Do the same to a pod that may go by itself meanwhile: then there is nothing to kill."""
+        if (pid := self.pid(namespace, pod)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def run_out_of_memory(self, namespace: str, pod: str, container: str) -> None:
         """Do the same as the kernel's OOM killer: 137, reason OOMKilled."""

@@ -27,7 +27,7 @@ from e2e.errors import BedError
 from e2e.operator_account import vllm_service
 from e2e.ports import free_ports
 from e2e.side_by_side import CROWD, TALK
-from e2e.stage import SIMULATED_ENGINE, NotSeen, Stage, names_of, until
+from e2e.stage import SIMULATED_ENGINE, NotSeen, Stage, names_of, plain_client, until
 from e2e.test_adoption import deployment
 
 SECONDS: Final = 120.0
@@ -110,7 +110,7 @@ class Pilot:
         return str(found[-1]["note"]) if found else ""
 
     async def page(self) -> str:
-        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        async with plain_client() as client:
             return (await client.get(f"http://{self.address}/metrics")).text
 
     async def holding(self) -> str:

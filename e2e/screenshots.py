@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import httpx
 from tests.browser import CHROMIUM, NO_CHROMIUM, WIDTHS, BrowserError, axe_core, look_at, picture
 
 from docs import pictures
@@ -22,7 +21,7 @@ from e2e.bed import REPOSITORY, Bed
 from e2e.errors import BedError
 from e2e.shell import sh
 from e2e.side_by_side import CROWD, Play, degrading, staged
-from e2e.stage import SIMULATED_ENGINE, NotSeen
+from e2e.stage import SIMULATED_ENGINE, NotSeen, plain_client
 
 NAMESPACE: Final = "prod"
 GPU: Final = {"product": "NVIDIA-H100-80GB-HBM3"}
@@ -64,7 +63,7 @@ async def text_of(url: str) -> str:
     """The page itself."""
     if url.startswith("file:"):
         return Path(url.removeprefix("file://")).read_text(encoding="utf-8")
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+    async with plain_client() as client:
         return (await client.get(url)).raise_for_status().text
 
 

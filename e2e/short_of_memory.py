@@ -6,10 +6,8 @@ where it is installed (`test_real_changes`).
 
 from typing import Final
 
-import httpx
-
 from e2e.side_by_side import PATIENCE, Play
-from e2e.stage import MODEL, condition
+from e2e.stage import MODEL, condition, plain_client
 
 __all__ = ["healed_by_a_shorter_context"]
 
@@ -45,7 +43,7 @@ async def healed_by_a_shorter_context(play: Play, name: str, *, seconds: float =
     assert status["effective"]["maxModelLen"] == FITS
 
     (pod,) = await play.stage.ready_pods(name)
-    async with httpx.AsyncClient(base_url=f"http://{pod['status']['podIP']}:8000", trust_env=False) as client:
+    async with plain_client(f"http://{pod['status']['podIP']}:8000") as client:
         body = {"model": MODEL, "max_tokens": 4, "ignore_eos": True}
         served = await client.post("/v1/completions", json=body | {"prompt": [7] * 100}, timeout=60)
         assert (served.status_code, served.json()["usage"]["completion_tokens"]) == (200, 4)

@@ -247,8 +247,8 @@ class Stage:
         return load
 
     async def prometheus(self, expression: str) -> list[dict[str, Any]]:
-        """Ask the bed's Prometheus as anybody can; a busy machine may take longer than five seconds to connect."""
-        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        """Ask the bed's Prometheus as anybody can."""
+        async with plain_client() as client:
             answer = await client.get(f"{self.bed.prometheus_url}/api/v1/query", params={"query": expression})
             found: list[dict[str, Any]] = answer.json()["data"]["result"]
             return found
@@ -261,6 +261,14 @@ class Empty(Stage):
     async def __aenter__(self) -> Self:
         self._api = admin_client(self.bed)
         return self
+
+
+def plain_client(base_url: str = "") -> httpx.AsyncClient:
+    """A client of anything that asks for no credentials: a page, an engine, Prometheus.
+
+    A machine on which many scenes are played may take longer to connect than the five seconds that httpx waits.
+    """
+    return httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=60)
 
 
 def admin_client(bed: Bed) -> ShieldedClient:

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 
 from e2e.bed import DEFAULT_IMAGES, Bed
 from e2e.operator_account import vllm_service
 from e2e.real_engine import RealEngine, image_row
-from e2e.stage import ENGINE_IMAGE, MODEL, condition, engine_env, until
+from e2e.stage import ENGINE_IMAGE, MODEL, condition, engine_env, plain_client, until
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.engine.flags import parse_effective
 from vllm_autotuner.engine.startup_log import StartupReason, parse_startup_failure
@@ -100,7 +99,7 @@ async def test_a_rendered_deployment_starts_it_and_it_is_what_was_recorded(node:
     assert effective is not None
     assert (effective.max_num_seqs, effective.max_model_len, effective.served_model_name) == (3, 2048, "tiny")
 
-    async with httpx.AsyncClient(base_url=f"http://{pod['status']['podIP']}:8000", trust_env=False) as client:
+    async with plain_client(f"http://{pod['status']['podIP']}:8000") as client:
         page = (await client.get("/metrics")).text
         assert series(page) == series(RECORDED.read_text(encoding="utf-8"))
         body = {"model": "tiny", "prompt": [11, 12, 13], "max_tokens": 7, "ignore_eos": True}

@@ -11,7 +11,7 @@ import yaml
 from tests.overview.elements import Elements, runs_and_loads_nothing
 
 from e2e.side_by_side import CROWD, Play, side_by_side
-from e2e.stage import engine_env, until
+from e2e.stage import engine_env, plain_client, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -20,7 +20,7 @@ SECRETS: Final = ("hidden-engine-key", "hidden-token")
 
 
 async def ask(play: Play, path: str, *, method: str = "GET") -> httpx.Response:
-    async with httpx.AsyncClient(base_url=f"http://{play.stage.address}", trust_env=False, timeout=60) as client:
+    async with plain_client(f"http://{play.stage.address}") as client:
         return await client.request(method, path)
 
 

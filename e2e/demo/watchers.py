@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import httpx
 
-from e2e.stage import Stage, condition, until
+from e2e.stage import Stage, condition, plain_client, until
 from vllm_autotuner.engine.flags import parse_flags
 from vllm_autotuner.workload.labels import SERVICE, TRACK
 
@@ -87,7 +87,7 @@ async def waiting_since(stage: Stage, name: str) -> float:
 
     async def waits() -> bool:
         for pod in await stage.ready_pods(name):
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with plain_client() as client:
                 page = (await client.get(f"http://{pod['status']['podIP']}:8000/metrics")).text
             lines = [line for line in page.splitlines() if line.startswith("vllm:num_requests_waiting{")]
             if any(float(line.rsplit(" ", 1)[1]) > 0 for line in lines):
