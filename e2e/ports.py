@@ -61,5 +61,5 @@ def listens(pid: int, *, port: int) -> bool:
 def _target(descriptor: Path) -> str:
     try:
         return os.readlink(descriptor)
-    except FileNotFoundError:  # closed at this moment
+    except (FileNotFoundError, ProcessLookupError):  # closed, or ended, at this moment
         return ""

@@ -152,7 +152,7 @@ class Processes:
         """Whether the process itself, and no stranger, listens on a port."""
         try:
             return listens(self._running[name].identity.pid, port=port)
-        except (FileNotFoundError, PermissionError):  # ended at this moment
+        except (FileNotFoundError, PermissionError, ProcessLookupError):  # ended at this moment
             return False
 
     def pause(self, name: str) -> None:

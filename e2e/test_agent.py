@@ -18,6 +18,7 @@ from e2e.bed import AGENT, DEFAULT_IMAGES, Bed
 from e2e.control_plane import API_SERVER
 from e2e.errors import CommandError
 from e2e.node_client import NodeClient
+from e2e.processes import identify
 
 Object = dict[str, Any]
 Seen = TypeVar("Seen")
@@ -124,13 +125,6 @@ def node(bed: Bed) -> NodeClient:
 
 def running_pid(bed: Bed, namespace: str, name: str) -> int:
     return node(bed).running_pid(namespace, name)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def logs(bed: Bed, namespace: str, *arguments: str) -> str:
@@ -260,9 +254,9 @@ class TestCrashes:
         bed.apply([pod(namespace, "parent", container("-c", fork))])
         words = eventually(lambda: logs(bed, namespace, "parent"), lambda text: text.startswith("child "))
         child = int(words.split()[1])
-        assert alive(child)
+        assert identify(child) is not None
         node(bed).kill(namespace, "parent")
-        eventually(lambda: alive(child), lambda seen: not seen, seconds=60)
+        eventually(lambda: identify(child), lambda seen: seen is None, seconds=60)
 
     def test_pods_that_are_meant_to_end(self, bed: Bed, namespace: str) -> None:
         bed.apply(
@@ -361,7 +355,7 @@ class TestEnds:
         eventually(lambda: logs(bed, namespace, "deaf"), lambda text: text == "deaf\n")
         pid = running_pid(bed, namespace, "deaf")
         assert 2 <= self.delete(bed, namespace, "deaf") < 30
-        assert not alive(pid)
+        assert identify(pid) is None
         # The last to go are its address and its folder; a few tests later they would be missed.
         left = [bed.state_dir / "data/node/pods", *([Path("/run/netns")] if bed.mode == "namespace" else [])]
         count = len(json.loads(bed.kubectl("get", "pods", "--all-namespaces", "-o", "json"))["items"])
@@ -377,7 +371,7 @@ class TestEnds:
         bed.apply([pod(namespace, "gone", container(*SLEEP), terminationGracePeriodSeconds=600)])
         pid = running_pid(bed, namespace, "gone")
         self.delete(bed, namespace, "gone", "--grace-period=0", "--force")
-        eventually(lambda: alive(pid), lambda seen: not seen, seconds=60)
+        eventually(lambda: identify(pid), lambda seen: seen is None, seconds=60)
 
     def test_a_pod_in_back_off_goes_at_once(self, bed: Bed, namespace: str) -> None:
         bed.apply([pod(namespace, "crash", container("-c", "raise SystemExit(1)"), terminationGracePeriodSeconds=600)])
@@ -641,7 +635,7 @@ class TestNode:
         eventually(lambda: status(bed, namespace, "stays"), is_ready)
         pid = running_pid(bed, namespace, "stays")
         bed.stop_agent(crash=True)
-        eventually(lambda: alive(pid), lambda seen: not seen)
+        eventually(lambda: identify(pid), lambda seen: seen is None)
         await bed.start_agent()
         seen = eventually(
             lambda: status(bed, namespace, "stays"),
@@ -654,7 +648,7 @@ class TestNode:
         bed.apply([pod(namespace, "stays", container(*SLEEP))])
         pid = running_pid(bed, namespace, "stays")
         bed.stop_agent()
-        assert not alive(pid)
+        assert identify(pid) is None
         assert status(bed, namespace, "stays")["phase"] == "Running"
         await bed.start_agent()
         running_pid(bed, namespace, "stays")
@@ -668,7 +662,7 @@ class TestNode:
         eventually(lambda: status(bed, namespace, "after"), is_ready)
         assert node(bed).pid(namespace, "before") == pid
         bed.kubectl("-n", namespace, "delete", "pod", "before", "--wait=true")
-        assert not alive(pid)
+        assert identify(pid) is None
 
     def test_what_the_node_says_of_itself(self, bed: Bed) -> None:
         seen = json.loads(bed.kubectl("get", "node", "bed", "-o", "json"))

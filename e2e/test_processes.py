@@ -34,7 +34,7 @@ def state_of(pid: int) -> str:
     """R, S, T, Z as in /proc; empty when there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ended after the file was opened
         return ""
 
 

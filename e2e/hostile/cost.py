@@ -43,7 +43,7 @@ class Process:
 
 
 def process(pid: int) -> Process:
-    """Read the figures of a process. Raises FileNotFoundError where it has gone."""
+    """Read the figures of a process. Raises FileNotFoundError or ProcessLookupError where it has gone."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     # The second field is the name in brackets, which may hold spaces and brackets itself.
@@ -135,7 +135,7 @@ class Cost:
         async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
             while True:
                 # What cannot be read now is read a moment later; a late answer is the loop's lag, which is told then.
-                with suppress(httpx.HTTPError, FileNotFoundError):
+                with suppress(httpx.HTTPError, FileNotFoundError, ProcessLookupError):
                     if (place := await self.find()) is not None:
                         await self._look(client, place)
                 await asyncio.sleep(self.every)
