@@ -329,21 +329,6 @@ def test_what_is_late_brings_replicas_where_more_of_them_make_it_faster(given: d
         assert found.reason == f"objectives are missed: {told}"
 
 
-@pytest.mark.parametrize(
-    ("given", "doubtful"),
-    [
-        pytest.param({"tpot": 0.0160}, True, id="over by 4 %"),
-        pytest.param({"tpot": 0.0145}, False, id="over by 14 %"),
-        pytest.param({"tpot": 0.0160, "ttft": 0.17}, False, id="first tokens by 18 %"),
-        pytest.param({"primary": DiagnosisClass.HEALTHY, "tpot": 0.0160}, True, id="and no class is named"),
-        pytest.param({"primary": DiagnosisClass.OVERLOADED, "seen": WAITING}, False, id="requests wait"),
-    ],
-)
-def test_what_is_late_by_no_more_than_noise_is_a_doubtful_proof(given: dict[str, Any], doubtful: bool) -> None:
-    found = desired(held=60, **{"primary": SLOW, "seen": STEADY, **given})
-    assert (found.lacking, found.doubtful) == (True, doubtful)
-
-
 @pytest.mark.parametrize(("late", "replicas"), [(1, 2), (6, 3)])
 def test_half_a_minute_of_ten_is_within_the_budget(late: int, replicas: int) -> None:
     """p95 was 15.4 ms for most of ten minutes and is 16.6 now; 16 are the objective."""

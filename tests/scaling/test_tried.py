@@ -1,7 +1,6 @@
 """Fewer replicas that were too few are not tried again at that load, and nothing else is held back by them."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from tests.builders import WINDOW
@@ -28,14 +27,13 @@ def scaled(
     lacking: bool = True,
     foretold: bool = True,
     newest: timedelta | None = None,
-    doubtful: bool = False,
 ) -> tuple[ScaleInTried, ...]:
     return after_scaling(
         tried,
         before=before,
         ready=before if ready is None else ready,
         newest_since=None if newest is None else NOW - newest,
-        scale=Scale(replicas=to, reason="", lacking=lacking, foretold=foretold, doubtful=doubtful),
+        scale=Scale(replicas=to, reason="", lacking=lacking, foretold=foretold),
         config_hash=runs,
         load=load,
         now=NOW,
@@ -62,7 +60,7 @@ def test_what_is_still_starting_has_not_been_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "replicas", "doubtful"),
+    ("minutes", "replicas", "came_back"),
     [
         pytest.param(1, 2, True, id="just now"),
         pytest.param(5, 2, None, id="its load is in that of five minutes"),
@@ -70,42 +68,20 @@ def test_what_is_still_starting_has_not_been_tried() -> None:
         pytest.param(1, 10, None, id="one of ten is noise"),
     ],
 )
-def test_a_number_of_which_a_pod_just_came_back_is_tried_once_more(
-    minutes: int, replicas: int, doubtful: bool | None
+def test_a_number_of_which_a_pod_just_came_back_waits_and_is_not_too_few_for_a_day(
+    minutes: int, replicas: int, came_back: bool | None
 ) -> None:
     """One of two pods hung for half an hour, was deleted, and serves again: the other has all that waited since."""
     since = ON_TRIAL.updated(at=NOW - timedelta(hours=1), replicas=replicas)
     [one] = scaled(since, before=replicas, to=replicas + 1, newest=timedelta(minutes=minutes))
-    assert (one.failed_at, one.doubtful) == (NOW, doubtful)
-    assert most_too_few([one], load=3000.0) == (0 if doubtful else replicas)
+    assert (one.failed_at, one.pod_came_back) == (NOW, came_back)
+    assert most_too_few([one], load=3000.0) == (0 if came_back else replicas)
     assert tried_again_from(replicas, [one], stabilization=timedelta(minutes=10)) == NOW + timedelta(minutes=20)
-
-
-def test_a_doubtful_failure_is_tried_once_more_at_such_a_load_and_no_sooner() -> None:
-    [first] = scaled(ON_TRIAL, before=2, to=3, doubtful=True)
-    assert (first.failed_at, first.tokens_per_second, first.doubtful) == (NOW, 3000.0, True)
-    assert most_too_few([first], load=3000.0) == 0
-    assert tried_again_from(2, [first], stabilization=timedelta(minutes=10)) == NOW + timedelta(minutes=20)
-
-
-@pytest.mark.parametrize(
-    ("other", "too_few"),
-    [
-        pytest.param({}, 2, id="twice the same"),
-        pytest.param({"doubtful": None}, 2, id="one beyond doubt"),
-        pytest.param({"tokens_per_second": 3200.0}, 2, id="at a load within noise"),
-        pytest.param({"tokens_per_second": 4000.0}, 0, id="the other at a higher load"),
-        pytest.param({"replicas": 1}, 0, id="another number"),
-    ],
-)
-def test_two_doubtful_failures_of_a_number_count(other: dict[str, Any], too_few: int) -> None:
-    doubtful = FAILED.updated(doubtful=True)
-    assert most_too_few([doubtful, doubtful.updated(**other)], load=3000.0) == too_few
 
 
 def test_a_scale_in_right_after_a_pod_came_back_is_a_trial_like_any() -> None:
     [one] = scaled(ON_TRIAL.updated(at=NOW - timedelta(minutes=2)), before=2, to=3, newest=timedelta(minutes=4))
-    assert one.doubtful is None
+    assert one.pod_came_back is None
 
 
 @pytest.mark.parametrize(

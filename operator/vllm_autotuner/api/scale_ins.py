@@ -33,6 +33,5 @@ class ScaleInTried(ApiModel):
     tokens_per_second: Number = None
     """Output tokens per second at which they were not enough; absent if unknown."""
 
-    doubtful: bool | None = None
-    """True where it may be chance: nothing waited and no latency was over its objective by more than 10 %, or one of
-    the replicas had just become ready. Then the same number is tried once more at such a load."""
+    pod_came_back: bool | None = None
+    """True where one of them had just become ready: the others had its load, and this one says nothing of theirs."""

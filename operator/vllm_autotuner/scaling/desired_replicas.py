@@ -6,23 +6,14 @@ Fewer, one at a time: when the rest carry the highest load of the stabilization 
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from vllm_autotuner.api.durations import format_duration
 from vllm_autotuner.api.spec import Scaling
 from vllm_autotuner.api.wording import counted
-from vllm_autotuner.diagnosis.case import (
-    Case,
-    busy_batch,
-    makes_no_token,
-    not_exported,
-    queues,
-    reaches_behind,
-    tpot_reading,
-    ttft_reading,
-)
+from vllm_autotuner.diagnosis.case import Case, busy_batch, makes_no_token, not_exported, queues, reaches_behind
 from vllm_autotuner.diagnosis.classes import SLOW_TOKENS, DiagnosisClass
 from vllm_autotuner.diagnosis.diagnose import Diagnosis
 from vllm_autotuner.diagnosis.overloaded import first_tokens_wait
@@ -152,7 +143,7 @@ class _Question:
             # Between two bursts, or by a little, no class is named for it.
             told = LATELY if self.diagnosis.primary in MET else self.diagnosis.message
             wanted = (self._needed_now() or current) + self._fails_alone()
-            return replace(self._to(wanted, why=f"objectives are missed: {told}"), doubtful=self._is_late_by_little())
+            return self._to(wanted, why=f"objectives are missed: {told}")
         queued = self.diagnosis.primary in SCALE_OUT_ON or self._hidden()
         return Scale(replicas=current, reason=waits if queued else late)
 
@@ -238,12 +229,6 @@ class _Question:
         # A burst that is over needs no replica.
         still = budget_spent(self.case, over=lately, since=newest, beyond_chance=False)
         return still and budget_spent(self.case, over=REMEMBERED, since=self._same_pods_since, beyond_chance=True)
-
-    def _is_late_by_little(self) -> bool:
-        """Whether no latency is over its objective by more than noise now, whatever it was in the last minutes."""
-        targets = self.case.targets
-        read = ((number(ttft_reading(self.case)), targets.ttft), (number(tpot_reading(self.case)), targets.tpot))
-        return not any(seconds is not None and seconds > target.seconds * (1 + NOISE) for seconds, target in read)
 
     def _why_not_yet(self) -> str | None:
         supply = self.supply

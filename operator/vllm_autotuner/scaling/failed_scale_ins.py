@@ -5,7 +5,7 @@ Without it a service that seems to need fewer replicas would be scaled in again 
 Pure. Must not: hold a scale-in at a clearly lower load back for longer than `tried_again_from` says.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -39,7 +39,8 @@ def after_scaling(
     the most output tokens per second of all replicas in five minutes, which `most_too_few` compares; None if not known.
     The number above it was enough, and is not to blame for a backlog that the lower one has left.
     `ready`: of those before; what is still starting has not been tried. Of a few, one that came back (`newest_since`:
-    Ready) within the time of that load had left its share to the others: that makes the failure doubtful.
+    Ready) within the time of that load says that the others had its share: the number was too few, but not at such a
+    load.
     """
     if scale.replicas < before:
         failed = (one for one in tried if one.failed_at is not None and now - one.failed_at < FORGOTTEN)
@@ -47,13 +48,12 @@ def after_scaling(
         return (*failed, trial) if scale.foretold else tuple(failed)
     if not scale.lacking:
         return tuple(tried)
-
-    def failed_now(one: ScaleInTried) -> ScaleInTried:
-        doubtful = scale.doubtful or _came_back(one, newest_since, now=now)
-        return one.updated(failed_at=now, tokens_per_second=load, doubtful=doubtful or None)
-
-    served = min(before, ready)
-    return tuple(failed_now(one) if _on_trial(one, replicas=served, config_hash=config_hash) else one for one in tried)
+    return tuple(
+        one.updated(failed_at=now, tokens_per_second=load, pod_came_back=_came_back(one, newest_since, now=now) or None)
+        if _on_trial(one, replicas=min(before, ready), config_hash=config_hash)
+        else one
+        for one in tried
+    )
 
 
 def failed_at(tried: Sequence[ScaleInTried], *, config_hash: str | None, now: datetime) -> tuple[ScaleInTried, ...]:
@@ -65,11 +65,10 @@ def failed_at(tried: Sequence[ScaleInTried], *, config_hash: str | None, now: da
 def most_too_few(failed: Sequence[ScaleInTried], *, load: float) -> int:
     """Return the most replicas that failed at this load or a lower one; 0 if none has.
 
-    Loads that differ by less than noise count as equal. A doubtful failure counts from the second of that number on.
+    Loads that differ by less than noise count as equal. Those of which a pod had just come back have had another load.
     """
-    at_most = [one for one in failed if one.tokens_per_second is None or load >= one.tokens_per_second * (1 - NOISE)]
-    times = Counter(one.replicas for one in at_most)
-    return max((one.replicas for one in at_most if not one.doubtful or times[one.replicas] > 1), default=0)
+    known = ((one.replicas, one.tokens_per_second) for one in failed if not one.pod_came_back)
+    return max((replicas for replicas, then in known if then is None or load >= then * (1 - NOISE)), default=0)
 
 
 def tried_again_from(replicas: int, failed: Sequence[ScaleInTried], *, stabilization: timedelta) -> datetime | None:

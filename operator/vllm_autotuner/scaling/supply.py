@@ -23,8 +23,6 @@ class Scale:
     reason: str
     lacking: bool = False
     """More because requests waited or were late: the number before was too low."""
-    doubtful: bool = False
-    """Lacking by latencies alone, of which none is over its objective by more than noise now."""
     foretold: bool = False
     """Fewer because the rest are foretold to carry the load, which may turn out to be wrong."""
 
