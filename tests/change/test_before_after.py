@@ -216,10 +216,10 @@ def test_windows_with_the_load_of_before_are_waited_for() -> None:
     """By chance every second window has less load than the median of before, and shows nothing of an improvement."""
     by_turns = tuple(
         one.updated(requests_per_second=4.0 if index % 2 else 3.0)
-        for index, one in enumerate(period(later=20, ttft=0.4, rate=4.0, windows=12))
+        for index, one in enumerate(period(later=20, ttft=0.4, rate=4.0, windows=16))
     )
-    assert judged(QUEUED, by_turns[:10], final=False) is None
-    assert judged(QUEUED, by_turns[:11], final=False) is None
+    for shown in (10, 12, 15):
+        assert judged(QUEUED, by_turns[:shown], final=False) is None
     assert judged(QUEUED, by_turns, final=False) is KEEP
     assert judged(QUEUED, by_turns[:10], final=True) is INCONCLUSIVE
     lighter = period(later=20, ttft=0.4, rate=2.0, windows=20)
@@ -230,6 +230,21 @@ def test_windows_with_the_load_of_before_are_waited_for() -> None:
     assert judged(QUEUED[:1], worse[:10], final=False) is REVERT
     late = (*lighter[:10], *worse[10:])
     assert judged(CALM, tuple(one.updated(waiting=0.0) for one in late), final=False) is REVERT
+
+
+def test_a_level_that_nothing_bounds_is_not_waited_for_in_vain() -> None:
+    """A change for fewer GPUs, well inside the objectives, under less load: six comparable windows bound no level."""
+
+    def found(count: int) -> Judgement | None:
+        after = tuple(
+            one.updated(requests_per_second=4.0 if index % 5 in (0, 2) else 3.0)
+            for index, one in enumerate(period(later=20, ttft=0.8, tpot=0.03, windows=count))
+        )
+        gpus = compare_periods(period(), after, targets=TARGETS, target=ChangeTarget.GPUS, final=False, gpus=(2, 1))
+        return gpus.judgement
+
+    assert found(15) is None
+    assert found(18) is KEEP
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id}: {case.judgement}")

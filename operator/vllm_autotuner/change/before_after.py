@@ -25,6 +25,7 @@ from vllm_autotuner.change.comparison import (
     FEWEST_REQUESTS,
     GROSS,
     GROSS_WINDOWS,
+    KEEP_FROM,
     LIKELY,
     LOOKS,
     Comparison,
@@ -194,8 +195,9 @@ def _judged(
     if requests[0] is None or requests[0] < FEWEST_REQUESTS:
         return waiting, f"fewer than {FEWEST_REQUESTS:.0f} requests measured after the change"
     harder = _comparable(old, new, question=question)
-    # Of windows with the same load by chance every second has less: those that can show anything are waited for.
-    last = question.final or (count >= LOOKS[-1] and len(harder) >= LOOKS[0])
+    # Of windows with the same load by chance every second has less: those that can show anything are waited for. Not
+    # fewer than a Keep needs, as at the level of the last look six of them bound nothing.
+    last = question.final or (count >= LOOKS[-1] and len(harder) >= KEEP_FROM)
     late = count % LOOKS[-1] == 0  # what has become worse is looked for in the meantime
     if not last and not late and (count not in LOOKS or len(old.windows) < FEWEST_BEFORE):
         return None, "more windows are needed"
