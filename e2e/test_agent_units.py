@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from typing_extensions import override
 
 from e2e.agent.backoff import BackOff
+from e2e.agent.container import Container
 from e2e.agent.environment import PodFacts, Source, environment, expand, quantity_of, references
 from e2e.agent.grace import GracePeriod
 from e2e.agent.images import Image, ImageTable, parse_images
@@ -286,6 +289,32 @@ class TestLogs:
         self.write(path, ("stderr", b"y" * 5000))
         assert len(fallback_message(path)) == 2048
         assert fallback_message(tmp_path / "none.log") == ""
+
+
+class Crashing(Container):
+    """A container whose instances end at once; the third one is its last."""
+
+    @override
+    async def _try_once(self) -> Terminated:
+        self.previous: list[Path | None] = [*getattr(self, "previous", ()), self.log_path(previous=True)]
+        self._open_log().close(now=NOW)
+        self.previous.append(self.log_path(previous=True))
+        self._become(end := ended(exit_code=1))
+        if len(self.previous) == 6:
+            self._stopping.set()
+        return end
+
+
+@pytest.mark.parametrize("base", [0, 0.01], ids=["started again at once", "after a pause"])
+async def test_the_previous_log_is_that_of_the_instance_before_also_while_the_next_one_starts(
+    base: float, tmp_path: Path
+) -> None:
+    node = SimpleNamespace(back_off=BackOff(base=base, cap=1))
+    context = SimpleNamespace(folder=tmp_path, node=node, pod=POD, changed=lambda: None, emit=lambda **_: None)
+    crashing = Crashing({"name": "c", "image": "python:3"}, context=cast(Any, context), policy="Always")
+    await crashing.run()
+    first, second = (tmp_path / "containers" / "c" / f"{number}.log" for number in range(2))
+    assert crashing.previous == [None, None, first, first, second, second]
 
 
 def ended(exit_code: int = 0, reason: str = "Completed") -> Terminated:

@@ -57,6 +57,7 @@ class Container:
         self._ready = False
         self._container_id = ""
         self._newest_log: int | None = None
+        self._last_log: int | None = None
         self._stopping = asyncio.Event()
         self._grace: GracePeriod | None = None
         self._out_of_memory = False
@@ -102,7 +103,7 @@ class Container:
             if delay := self._context.node.back_off.before_restart(failures):
                 await self._back_off(delay, ended)
             if not self._stopping.is_set():
-                self._last = ended
+                self._has_ended(ended)
                 self._restart_count += 1
 
     def stop(self, grace: GracePeriod) -> None:
@@ -121,11 +122,11 @@ class Container:
 
     def log_path(self, *, previous: bool) -> Path | None:
         """Return the log of the current or the former instance, None when there is none."""
-        if self._newest_log is None:
-            return None
         # Between two instances there is no current one: both questions are about the one that has ended.
-        newest = isinstance(self.state, Waiting) or not previous
-        path = self._path_of_log(self._newest_log if newest else self._newest_log - 1)
+        index = self._last_log if previous else self._newest_log
+        if index is None:
+            return None
+        path = self._path_of_log(index)
         return path if path.exists() else None
 
     async def _try_once(self) -> Terminated | None:
@@ -251,9 +252,13 @@ class Container:
         pod = f"{metadata['name']}_{metadata['namespace']}({uid_of(self._context.pod)})"
         message = f"back-off {delay:g}s restarting failed container={self.name} pod={pod}"
         self._emit("Warning", "BackOff", f"Back-off restarting failed container {self.name} in pod {pod}")
-        self._last = ended
+        self._has_ended(ended)
         self._become(Waiting(reason="CrashLoopBackOff", message=message))
         await self._pause(delay)
+
+    def _has_ended(self, ended: Terminated) -> None:
+        # Together: whoever is told of an end may ask for its log at once, also while the next instance starts.
+        self._last, self._last_log = ended, self._newest_log
 
     def _termination_message(self, code: int) -> str:
         message: str = self._termination_log.read_bytes()[:_LONGEST_MESSAGE].decode(errors="replace")
