@@ -22,6 +22,8 @@ from e2e.errors import StartError
 from e2e.ports import listens
 
 POLL_SECONDS: Final = 0.05
+PATIENCE: Final = 120.0
+"""Seconds for what takes a moment: a machine that does much else meanwhile may need a hundred times as long."""
 TIED: Final = Path(__file__).with_name("tied.py")
 TELLING: Final = ("already in use", "rror:", "err=", "fatal", "panic:", "not defined", "cannot run")
 """Words of the line that says why a server ended; what follows it is usage text or a stack."""

@@ -5,7 +5,6 @@ import json
 import re
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from e2e.bed import AGENT, DEFAULT_IMAGES, Bed
 from e2e.control_plane import API_SERVER
 from e2e.errors import CommandError
 from e2e.node_client import NodeClient
-from e2e.processes import identify
+from e2e.processes import PATIENCE, identify
 
 Object = dict[str, Any]
 Seen = TypeVar("Seen")
@@ -28,7 +27,9 @@ SERVE = [
     *("-m", "http.server", "8000", "--bind", "$(POD_IP)"),
     *("--directory", "/usr"),  # any folder that is always there
 ]
-READY_HTTP = {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1}
+PATIENTLY = {"periodSeconds": 1, "timeoutSeconds": 10}
+"""Asked often, and given the time that a busy machine takes to answer, or to start the command that is asked."""
+READY_HTTP = {"httpGet": {"path": "/", "port": "http"}, **PATIENTLY}
 ANSWER_NAME = """
 import http.server, os
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -49,7 +50,7 @@ time.sleep(3600)
 SLEEP = ["-c", "import time; time.sleep(3600)"]
 
 
-def eventually(look: Callable[[], Seen], until: Callable[[Seen], object], *, seconds: float = 30) -> Seen:
+def eventually(look: Callable[[], Seen], until: Callable[[Seen], object], *, seconds: float = PATIENCE) -> Seen:
     """Look again and again until it is as wanted. Fails with what was seen last."""
     deadline = time.monotonic() + seconds
     while not until(seen := look()):
@@ -256,7 +257,7 @@ class TestCrashes:
         child = int(words.split()[1])
         assert identify(child) is not None
         node(bed).kill(namespace, "parent")
-        eventually(lambda: identify(child), lambda seen: seen is None, seconds=60)
+        eventually(lambda: identify(child), lambda seen: seen is None)
 
     def test_pods_that_are_meant_to_end(self, bed: Bed, namespace: str) -> None:
         bed.apply(
@@ -291,7 +292,7 @@ class TestProbes:
     def test_startup_gates_readiness_and_liveness(self, bed: Bed, namespace: str, tmp_path: Path) -> None:
         """The container is alive only while its file is there: liveness alone would kill it before it is written."""
         flag = tmp_path / "flag"
-        exists = {"exec": {"command": [sys.executable, "-c", f"open({str(flag)!r})"]}, "periodSeconds": 1}
+        exists = {"exec": {"command": [sys.executable, "-c", f"open({str(flag)!r})"]}, **PATIENTLY}
         probes: Object = {
             "startupProbe": exists | {"failureThreshold": 100},
             "readinessProbe": exists,
@@ -316,7 +317,7 @@ class TestProbes:
     def test_readiness_follows_the_answer(self, bed: Bed, namespace: str, tmp_path: Path) -> None:
         page = tmp_path / "page"
         serve = [*SERVE[:-1], str(tmp_path)]
-        probe = {"httpGet": {"path": "/page", "port": 8000}, "periodSeconds": 1, "failureThreshold": 1}
+        probe = {"httpGet": {"path": "/page", "port": 8000}, "failureThreshold": 1, **PATIENTLY}
         bed.apply([pod(namespace, "web", container(*serve, readinessProbe=probe))])
         for there in (True, False, True):
             page.touch() if there else page.unlink()
@@ -325,7 +326,7 @@ class TestProbes:
         eventually(lambda: events(bed, namespace), lambda seen: any("statuscode: 404" in text for _, text in seen))
 
     def test_a_port_that_opens(self, bed: Bed, namespace: str) -> None:
-        probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
+        probe = {"tcpSocket": {"port": 8000}, **PATIENTLY}
         bed.apply([pod(namespace, "web", container(*SERVE, readinessProbe=probe))])
         eventually(lambda: status(bed, namespace, "web"), is_ready)
 
@@ -365,13 +366,13 @@ class TestEnds:
         bed.apply([pod(namespace, "deaf", container("-c", DEAF), terminationGracePeriodSeconds=600)])
         eventually(lambda: logs(bed, namespace, "deaf"), lambda text: text == "deaf\n")
         bed.kubectl("-n", namespace, "delete", "pod", "deaf", "--wait=false")
-        assert self.delete(bed, namespace, "deaf", "--grace-period=1") < 30
+        assert self.delete(bed, namespace, "deaf", "--grace-period=1") < PATIENCE
 
     def test_a_forced_deletion_kills_at_once(self, bed: Bed, namespace: str) -> None:
         bed.apply([pod(namespace, "gone", container(*SLEEP), terminationGracePeriodSeconds=600)])
         pid = running_pid(bed, namespace, "gone")
         self.delete(bed, namespace, "gone", "--grace-period=0", "--force")
-        eventually(lambda: identify(pid), lambda seen: seen is None, seconds=60)
+        eventually(lambda: identify(pid), lambda seen: seen is None)
 
     def test_a_pod_in_back_off_goes_at_once(self, bed: Bed, namespace: str) -> None:
         bed.apply([pod(namespace, "crash", container("-c", "raise SystemExit(1)"), terminationGracePeriodSeconds=600)])
@@ -381,7 +382,7 @@ class TestEnds:
                 "waiting" in first_container(seen).get("state", {}) and first_container(seen)["restartCount"] > 0
             ),
         )
-        assert self.delete(bed, namespace, "crash") < 30
+        assert self.delete(bed, namespace, "crash") < PATIENCE
 
 
 class TestConfiguration:
@@ -607,7 +608,7 @@ class TestServices:
 
         both = eventually(answers, lambda seen: len(seen) == 2 and "" not in seen)
         assert all(name.startswith("web-") for name in both)
-        fetch = f"import urllib.request as u; print(u.urlopen('http://{address}', timeout=5).read().decode())"
+        fetch = f"import urllib.request as u; print(u.urlopen('http://{address}', timeout=60).read().decode())"
         bed.apply([pod(namespace, "client", container("-c", fetch), restartPolicy="Never")])
         eventually(lambda: status(bed, namespace, "client"), lambda seen: seen.get("phase") in {"Succeeded", "Failed"})
         assert logs(bed, namespace, "client").strip() in both
@@ -682,10 +683,10 @@ def _named(name: str, namespace: str) -> Mapping[str, str]:
 
 
 def _fetch(url: str) -> str:
-    """Return the answer, empty when the connection is refused, or cut because the pod ends in the middle of it."""
+    """Return the answer, empty when the connection is refused, cut because the pod ends in the middle, or silent."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             text: str = answer.read().decode()
             return text
-    except (urllib.error.URLError, ConnectionError, http.client.HTTPException):
+    except (OSError, http.client.HTTPException):  # of the former are the URLError, and a TimeoutError while it is read
         return ""

@@ -27,7 +27,7 @@ from vllm_autotuner.cluster.throttle import Throttle, ThrottleSettings
 from vllm_autotuner.workload.rendering import render_deployment
 
 REFUSED_FOR_LOAD = "refused-for-load"
-SECONDS = 30.0
+SECONDS = 120.0
 """For the API server to notice a new priority level, and to be asked by two at once."""
 CROWD = 12
 

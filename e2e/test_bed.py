@@ -17,7 +17,7 @@ from e2e.bed import Bed, recorded_processes
 from e2e.bed_command import holder_of, read_state
 from e2e.control_plane import ControlPlaneSettings
 from e2e.errors import BedError
-from e2e.processes import Identity
+from e2e.processes import PATIENCE, Identity
 from e2e.prometheus import run
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -55,9 +55,9 @@ def by_hand(binaries: Mapping[str, Path], tmp_path: Path) -> Iterator[ByHand]:
 
 
 def wait_until(condition: Callable[[], bool], *, seen: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"seen after 30 s: {seen()}"
+        assert time.monotonic() < deadline, f"seen after {PATIENCE:.0f} s: {seen()}"
         time.sleep(0.05)
 
 
@@ -117,7 +117,7 @@ def node_condition(bed: Bed) -> str:
 @pytest.mark.usefixtures("binaries")
 async def test_a_dead_node_is_noticed_within_seconds_and_comes_back(tmp_path: Path) -> None:
     async with Bed(state_dir=tmp_path, settings=ControlPlaneSettings(fast_node_monitor=True)) as bed:
-        assert node_condition(bed) == "True"
+        wait_until(lambda: node_condition(bed) == "True", seen=lambda: node_condition(bed))
 
         bed.stop_agent(crash=True)
         deadline = time.monotonic() + 40
@@ -126,4 +126,5 @@ async def test_a_dead_node_is_noticed_within_seconds_and_comes_back(tmp_path: Pa
             await asyncio.sleep(0.2)
 
         await bed.start_agent()
-        assert node_condition(bed) == "True"
+        # Seen usable once: on a busy machine its next heartbeat may be late, and it is Unknown for a moment.
+        wait_until(lambda: node_condition(bed) == "True", seen=lambda: node_condition(bed))

@@ -16,7 +16,7 @@ from e2e.binaries import BED_TOOLS
 from e2e.errors import BinariesError
 from e2e.file_lock import exclusive
 from e2e.go_toolchain import WHEEL_VERSION, parse_version
-from e2e.processes import identify
+from e2e.processes import PATIENCE, identify
 from e2e.progress import elapsed
 from e2e.tool_build import cause_of
 from e2e.tool_catalogue import TOOLS, Tool, cache_key, release_name, required_version
@@ -73,7 +73,7 @@ class Workshop:
 
     def run(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
         process = self.begin(*arguments, **environment)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
         return process.returncode, out, err
 
     def builds(self) -> list[str]:
@@ -86,9 +86,9 @@ def workshop(tmp_path: Path) -> Workshop:
 
 
 def wait_until(condition: Callable[[], bool], *, seen: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"seen after 30 s: {seen()}"
+        assert time.monotonic() < deadline, f"seen after {PATIENCE:.0f} s: {seen()}"
         time.sleep(0.02)
 
 
@@ -238,7 +238,7 @@ def test_of_two_builds_the_second_waits_and_says_so(workshop: Workshop) -> None:
 
     workshop.gate.touch()
 
-    assert (first.wait(timeout=30), second.wait(timeout=30)) == (0, 0)
+    assert (first.wait(timeout=PATIENCE), second.wait(timeout=PATIENCE)) == (0, 0)
     assert len(workshop.builds()) == 1
     for process in (first, second):
         process.communicate()
@@ -391,7 +391,7 @@ def test_clean_refuses_while_a_build_is_running(workshop: Workshop) -> None:
 
     assert code == 1
     assert f"process {building.pid} is building" in err
-    building.communicate(timeout=30)
+    building.communicate(timeout=PATIENCE)
     assert building.returncode == 0
 
 

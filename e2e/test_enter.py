@@ -18,7 +18,7 @@ from e2e.enter import MODE_VARIABLE, choose_mode
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODES = ["namespace", "loopback"]
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")

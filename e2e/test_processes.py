@@ -16,7 +16,7 @@ import pytest
 from e2e.bed import recorded_processes
 from e2e.errors import StartError
 from e2e.ports import free_ports, is_free, listens
-from e2e.processes import Identity, Processes, StateFile, identify, telling_line
+from e2e.processes import PATIENCE, Identity, Processes, StateFile, identify, telling_line
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SLEEP = "/bin/sleep"
@@ -39,9 +39,9 @@ def state_of(pid: int) -> str:
 
 
 def wait_until(condition: Callable[[], bool], *, seen: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"seen after 20 s: {seen()}"
+        assert time.monotonic() < deadline, f"seen after {PATIENCE:.0f} s: {seen()}"
         time.sleep(0.02)
 
 
@@ -101,7 +101,7 @@ def test_a_frozen_process_is_stopped_in_order_too(processes: Processes) -> None:
     wait_until(lambda: "serving" in log.read_text(encoding="utf-8"), seen=lambda: log.read_text(encoding="utf-8"))
     processes.pause("server")
 
-    processes.stop("server", grace=10)
+    processes.stop("server", grace=PATIENCE)
 
     assert log.read_text(encoding="utf-8").splitlines() == ["serving", "ended in order"]
 
@@ -133,7 +133,7 @@ async def test_a_process_that_dies_at_start_is_one_line(processes: Processes) ->
     processes.start("server", ["/bin/sh", "-c", "echo begin; echo 'Error: no such flag' >&2; echo Usage; exit 2"])
 
     with pytest.raises(StartError) as failure:
-        await processes.wait_ready("server", never, seconds=20)
+        await processes.wait_ready("server", never, seconds=PATIENCE)
 
     log = processes.log("server")
     assert str(failure.value) == f"server ended with code 2: Error: no such flag (log: {log})"
@@ -154,7 +154,7 @@ async def test_a_command_that_does_not_exist_is_one_line(processes: Processes) -
     processes.start("server", ["/no/such/server"])
 
     with pytest.raises(StartError, match=r"^server ended with code 127: cannot run /no/such/server: "):
-        await processes.wait_ready("server", never, seconds=20)
+        await processes.wait_ready("server", never, seconds=PATIENCE)
 
 
 def test_nothing_outlives_the_process_that_started_it(tmp_path: Path) -> None:
