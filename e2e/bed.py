@@ -24,7 +24,7 @@ from e2e.control_plane import ControlPlane, ControlPlaneSettings, write_kubeconf
 from e2e.enter import MODE_VARIABLE
 from e2e.errors import BedError, CommandError, StartError
 from e2e.network import Mode
-from e2e.processes import Identity, Processes, StateFile
+from e2e.processes import PATIENCE, Identity, Processes, StateFile
 from e2e.progress import Progress
 from e2e.prometheus import Prometheus, pod_discovery
 
@@ -34,11 +34,15 @@ NODE: Final = "bed"
 AGENT: Final = "agent"
 READY_LINE: Final = "ready"
 """What the process node prints once it is registered."""
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = PATIENCE
 DEFAULT_IMAGES: Final[Sequence[Mapping[str, object]]] = (
     {"match": r"^(docker\.io/)?(library/)?python(:|@|$)", "command": [sys.executable]},
 )
 """What the node can run when a test names nothing else: this Python, with its packages."""
+NOT_SENT: Final = "TLS handshake timeout"
+"""What kubectl says where a busy API server did not greet it within ten seconds, which no option makes longer."""
+TRIES: Final = 3
+"""Of a kubectl that could send nothing."""
 AGENT_GRACE_SECONDS: Final = 10.0
 """The process node ends its containers first; whatever is left then dies with it."""
 
@@ -164,19 +168,22 @@ class Bed:
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess calls it
         """Run kubectl as the admin and return its stdout. Raises CommandError with its stderr."""
-        result = subprocess.run(
-            [
-                str(self.bin["kubectl"]),
-                f"--kubeconfig={self.admin_kubeconfig}",
-                # Not in the user's home, which other clusters use.
-                f"--cache-dir={self._data / 'kubectl-cache'}",
-                *arguments,
-            ],
-            input=input,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        for _ in range(TRIES):
+            result = subprocess.run(
+                [
+                    str(self.bin["kubectl"]),
+                    f"--kubeconfig={self.admin_kubeconfig}",
+                    # Not in the user's home, which other clusters use.
+                    f"--cache-dir={self._data / 'kubectl-cache'}",
+                    *arguments,
+                ],
+                input=input,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if result.returncode == 0 or NOT_SENT not in result.stderr:
+                break
         if result.returncode != 0:
             raise CommandError(f"kubectl {' '.join(arguments)}: {result.stderr.strip()}")
         return result.stdout
@@ -213,7 +220,10 @@ class Bed:
     async def _node_usable(self) -> bool:
         if READY_LINE not in self.processes.log(AGENT).read_text(encoding="utf-8", errors="replace").splitlines():
             return False
-        node = self._api.get(f"/api/v1/nodes/{NODE}")
+        try:
+            node = self._api.get(f"/api/v1/nodes/{NODE}")
+        except httpx.HTTPError:  # a busy API server: the next question may be answered
+            return False
         if node.status_code != httpx.codes.OK:
             return False
         content = node.json()
@@ -243,7 +253,7 @@ def api_client(control_plane: ControlPlane) -> httpx.Client:
         headers={"Authorization": f"Bearer {token}"},
         verify=ssl.create_default_context(cafile=control_plane.ca_file),
         trust_env=False,
-        timeout=10,
+        timeout=60,
     )
 
 

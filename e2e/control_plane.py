@@ -203,7 +203,7 @@ class ControlPlane:
     async def _etcd_healthy(self) -> bool:
         if not self._processes.listens(ETCD, port=self._ports.etcd):
             return False
-        async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
             return await answers(client, f"http://127.0.0.1:{self._ports.etcd}/health")
 
     async def _api_ready(self) -> bool:
@@ -220,7 +220,7 @@ class ControlPlane:
         except ssl.SSLError:  # half-written at this moment
             return False
         headers = {"Authorization": f"Bearer {self._token}"}
-        async with httpx.AsyncClient(verify=context, headers=headers, trust_env=False, timeout=5) as client:
+        async with httpx.AsyncClient(verify=context, headers=headers, trust_env=False, timeout=10) as client:
             return await answers(client, f"{self.api_url}{path}")
 
 

@@ -8,13 +8,11 @@ import os
 import signal
 import time
 from contextlib import suppress
-from typing import Final
 
 import httpx
 
 from e2e.errors import BedError
-
-_WAIT_SECONDS: Final = 30.0
+from e2e.processes import PATIENCE
 
 
 class NodeClient:
@@ -43,11 +41,11 @@ class NodeClient:
         return None
 
     def running_pid(self, namespace: str, pod: str, container: str | None = None) -> int:
-        """Wait until the container runs. Raises BedError after half a minute."""
-        deadline = time.monotonic() + _WAIT_SECONDS
+        """Wait until the container runs. Raises BedError after two minutes."""
+        deadline = time.monotonic() + PATIENCE
         while (pid := self.pid(namespace, pod, container)) is None:
             if time.monotonic() > deadline:
-                raise BedError(f"{namespace}/{pod} did not run within {_WAIT_SECONDS:.0f} s")
+                raise BedError(f"{namespace}/{pod} did not run within {PATIENCE:.0f} s")
             time.sleep(0.02)
         return pid
 
@@ -67,5 +65,5 @@ class NodeClient:
 
     def _ask(self, method: str, path: str) -> httpx.Response:
         # The certificate is self-signed and made at each start, as a kubelet's own; nobody can know it.
-        answer = httpx.request(method, self._url + path, verify=False, trust_env=False, timeout=60)
+        answer = httpx.request(method, self._url + path, verify=False, trust_env=False, timeout=PATIENCE)
         return answer.raise_for_status()

@@ -12,6 +12,7 @@ import yaml
 
 from e2e.bed import REPOSITORY, Bed
 from e2e.errors import CommandError
+from e2e.processes import PATIENCE
 
 NAMESPACE: Final = "vllm-autotuner-system"
 ACCOUNT: Final = "vllm-autotuner"
@@ -59,7 +60,7 @@ def install_crd(bed: Bed) -> None:
 
 def _wait_until_served(bed: Bed) -> None:
     # `kubectl wait` fails on a CRD so young that it has no conditions yet.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             bed.kubectl("get", "vllmservices", "--all-namespaces")

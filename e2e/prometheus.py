@@ -21,11 +21,11 @@ from e2e.control_plane import answers
 from e2e.errors import CommandError
 from e2e.network import GATEWAY, Mode
 from e2e.ports import free_ports
-from e2e.processes import Processes
+from e2e.processes import PATIENCE, Processes
 
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = PATIENCE
 """Usually half a second; a large recording is read first."""
-STOP_SECONDS: Final = 10.0
+STOP_SECONDS: Final = 60.0
 SCRAPE_CONFIG: Final = {"scrape_interval": "1s", "scrape_timeout": "900ms", "evaluation_interval": "1s"}
 
 
@@ -106,7 +106,7 @@ class Prometheus:
         path.write_text(yaml.safe_dump(dict(config), sort_keys=False), encoding="utf-8")
         return path
 
-    def query(self, expression: str, *, at: float | None = None, timeout: float = 10) -> list[Sample]:
+    def query(self, expression: str, *, at: float | None = None, timeout: float = 60) -> list[Sample]:
         """Run an instant query at a Unix time (now when None).
 
         Raises CommandError with Prometheus' own words when it refuses, httpx.HTTPError when there is no answer.
@@ -120,14 +120,14 @@ class Prometheus:
 
     def rules(self) -> list[dict[str, Any]]:
         """The rules that it evaluates, as it tells of them."""
-        with httpx.Client(trust_env=False, timeout=10) as client:
+        with httpx.Client(trust_env=False, timeout=60) as client:
             groups = client.get(f"{self.url}/api/v1/rules").json()["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
     async def _ready(self) -> bool:
         if not self._processes.listens(self._name, port=self._port):
             return False
-        async with httpx.AsyncClient(trust_env=False, timeout=2) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
             return await answers(client, f"{self.url}/-/ready")
 
 

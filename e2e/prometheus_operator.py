@@ -142,7 +142,7 @@ class Server:
 
     async def get(self, path: str, **parameters: Any) -> Any:
         """The data of one answer. Raises CommandError with the server's own words."""
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             answer = (await client.get(f"{self.url}/api/v1/{path}", params=parameters)).json()
         if answer["status"] != "success":
             raise CommandError(f"{path} {json.dumps(parameters)}: {answer['error']}")

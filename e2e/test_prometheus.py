@@ -11,7 +11,7 @@ import pytest
 from e2e.bed import Bed
 from e2e.errors import CommandError, StartError
 from e2e.ports import free_ports
-from e2e.processes import Processes, StateFile
+from e2e.processes import PATIENCE, Processes, StateFile
 from e2e.prometheus import SCRAPE_CONFIG, Prometheus, Sample, load_recording
 
 RECORDINGS = Path(__file__).resolve().parent.parent / "tests" / "data" / "vllm-0.32" / "recordings"
@@ -43,7 +43,7 @@ async def scraping_itself(
     prometheus.stop()
 
 
-async def answer_of(prometheus: Prometheus, expression: str, *, seconds: float = 20) -> list[Sample]:
+async def answer_of(prometheus: Prometheus, expression: str, *, seconds: float = PATIENCE) -> list[Sample]:
     """Wait until a query has an answer."""
     deadline = time.monotonic() + seconds
     while not (samples := prometheus.query(expression)):
@@ -168,7 +168,7 @@ async def test_a_new_pod_is_found_and_scraped(bed: Bed, namespace: str) -> None:
         ]
     )
 
-    [sample] = await answer_of(bed.prometheus, f'bed_answer{{namespace="{namespace}"}}', seconds=60)
+    [sample] = await answer_of(bed.prometheus, f'bed_answer{{namespace="{namespace}"}}')
 
     assert sample.value == 42
     assert (sample.labels["pod"], sample.labels["app"], sample.labels["job"]) == ("server", "answers", "pods")

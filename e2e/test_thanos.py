@@ -46,7 +46,7 @@ class Thanos:
     async def clusters_of(self, pod: str) -> set[str]:
         """In which clusters an engine is seen under this pod's name."""
         query = f'vllm:num_requests_running{{pod="{pod}"}}'
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             answer = await client.get(f"{self.url}/api/v1/query", params={"query": query})
         return {series["metric"]["cluster"] for series in answer.json()["data"]["result"]}
 
