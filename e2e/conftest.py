@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from tests.patience import patient_connections as patient_connections
 
 from e2e import odd_engines
 from e2e.bed import DEFAULT_IMAGES, Bed, current_mode

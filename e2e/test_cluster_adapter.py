@@ -14,6 +14,7 @@ from e2e.bed import Bed
 from e2e.control_plane import write_kubeconfig
 from e2e.operator_account import install, vllm_service
 from e2e.ports import free_ports
+from e2e.processes import PATIENCE
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.cluster import adapter
 from vllm_autotuner.cluster.adapter import Cluster
@@ -291,7 +292,9 @@ async def test_free_gpus_are_what_the_scheduler_would_count(bed: Bed, cluster: C
             bed.kubectl("patch", "node", name, "--type=merge", "-p", json.dumps(spec))
         quota = {"spec": {"hard": {f"requests.{gpus}": "7"}}, "metadata": {"name": "gpus", "namespace": namespace}}
         bed.apply([quota | {"apiVersion": "v1", "kind": "ResourceQuota"}])
-        bed.kubectl("wait", "-n", namespace, "resourcequota/gpus", "--for=jsonpath={.status.hard}", "--timeout=30s")
+        bed.kubectl(
+            "wait", "-n", namespace, "resourcequota/gpus", "--for=jsonpath={.status.hard}", f"--timeout={PATIENCE:.0f}s"
+        )
         bed.apply([_gpu_pod(namespace, "chat-0", "gpus-1", 2), _gpu_pod(namespace, "other", "gpus-1", 3)])
         ended = {"status": {"phase": "Succeeded"}}
         bed.apply([_gpu_pod(namespace, "done", "gpus-2", 1)])
@@ -367,7 +370,7 @@ async def test_a_log_is_read_from_either_end_also_of_the_instance_before(
     container = {"name": "vllm", "image": "python:3", "args": ["-c", PRINTS_AND_FAILS]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "engine", "namespace": namespace}}
     bed.apply([pod | {"spec": {"containers": [container]}}])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while restarts_of(live := json.loads(bed.kubectl("-n", namespace, "get", "pod", "engine", "-o", "json"))) < 1:
         assert time.monotonic() < deadline, live["status"]
         await asyncio.sleep(0.2)
@@ -405,7 +408,8 @@ async def test_a_token_that_is_not_accepted_is_waited_for(bed: Bed, tmp_path: Pa
 async def test_a_lease_changes_hands_on_release_and_on_silence(
     bed: Bed, connection: Connection, kubeconfig: Path, namespace: str
 ) -> None:
-    settings = LeaseSettings(lease_duration=3, renew_deadline=2, retry_period=0.2, request_timeout=1)
+    # Short enough to wait for, and longer than a busy machine takes for a step.
+    settings = LeaseSettings(lease_duration=12, renew_deadline=10, retry_period=0.2, request_timeout=8)
 
     def contender(name: str) -> Election:
         return Election(
@@ -422,7 +426,7 @@ async def test_a_lease_changes_hands_on_release_and_on_silence(
     first, second, third = contender("a"), contender("b"), contender("c")
     stop = asyncio.Event()
     leading = asyncio.create_task(first.run(stop))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         await first.leading.wait()
         epoch = first.epoch
         await second.step()

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.examples import SEARCH
+from tests.patience import patient_connections as patient_connections
 
 EVERY_RUN: Final = "shared machine"
 MANY: Final = 500

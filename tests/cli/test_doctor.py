@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from tests.cli.servers import Page, redirecting, running, serving
 from tests.cli.tls import Authority, serving_tls
+from tests.patience import PATIENCE
 from typer.testing import CliRunner, Result
 from typing_extensions import override
 
@@ -363,7 +364,7 @@ def test_a_server_that_is_slow_is_said_to_be_slow(head: bytes) -> None:
     class Slow(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.wfile.write(head)
-            left.wait(10)
+            left.wait(PATIENCE)
 
         @override
         def log_message(self, *args: object) -> None:

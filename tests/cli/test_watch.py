@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 from tests.cli.servers import Page, serving
 from tests.observation.fleet import NOW, Engine, fleet
+from tests.patience import PATIENCE
 from typer.testing import CliRunner
 
 from vllm_autotuner.cli.command_tree import app
@@ -165,7 +166,7 @@ def test_ctrl_c_ends_it_cleanly(number: signal.Signals) -> None:
         assert process.stderr is not None
         lines = [process.stdout.readline().decode() for _ in range(3)]
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stderr.read() == b""
     assert all("served" in line and "\x1b" not in line for line in lines)
 
@@ -183,6 +184,6 @@ def test_on_a_terminal_it_renews_itself_and_gives_the_cursor_back() -> None:
                 seen += chunk
         except OSError:
             pass  # Linux's way to say that the other side is closed
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     os.close(controller)
     assert seen.count(b"\x1b[?25l") == seen.count(b"\x1b[?25h") == 1

@@ -14,6 +14,7 @@ from tests.control.cluster_model import ApiServer, Body
 from tests.control.desk import SPEC, START
 from tests.control.loop_bed import service_body
 from tests.control.test_hostile_objects import CHANGE
+from tests.patience import PATIENCE
 from typing_extensions import override
 
 from vllm_autotuner.api.knobs import EngineKnobs
@@ -163,7 +164,7 @@ async def test_one_deployment_whose_pods_do_not_come_holds_up_no_tick(monkeypatc
     monkeypatch.setattr(api, "pages", endless)
     one, other = (naming(name, uid=name, target=name) for name in ("one", "other"))
     reading = reading_of(api, one, other)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await reading.read_all(put_off={}) == {}
     assert isinstance(other.service, VLLMService)
     assert isinstance(one.service, VLLMService)

@@ -14,6 +14,7 @@ import aiohttp
 import kmock
 import pytest
 from tests.control.objects import service_object
+from tests.patience import PATIENCE
 
 from vllm_autotuner.cluster.lease import Election, LeaseSettings
 from vllm_autotuner.cluster.read_only import ReadOnlyCluster
@@ -73,7 +74,8 @@ def settings(api: Any, tmp_path: Path, **changed: Any) -> OperatorSettings:
         "kubeconfig": path,
         "listen_address": "127.0.0.1:0",
         "identity": "test_1",
-        "lease": LeaseSettings(lease_duration=3, renew_deadline=2, retry_period=0.1, request_timeout=1),
+        # Too long for a machine that stalls to lose it: these tests are not about that.
+        "lease": LeaseSettings(lease_duration=20, renew_deadline=15, retry_period=0.1, request_timeout=10),
     }
     return OperatorSettings(**defaults | changed)
 
@@ -92,7 +94,7 @@ async def run_in_a_thread(settings: OperatorSettings, fleet_loop: FleetLoop) -> 
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    await asyncio.to_thread(thread.join, 20)
+    await asyncio.to_thread(thread.join, PATIENCE)
     assert not thread.is_alive(), "the operator did not end"
     return ended[0]
 
@@ -103,7 +105,7 @@ def holder(api: Any) -> str:
 
 async def leads(context: ControlContext) -> None:
     assert isinstance(context.election, Election)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         await context.election.leading.wait()
 
 
@@ -159,7 +161,7 @@ async def test_the_web_page_is_served_only_where_it_is_asked_for(
     seen: list[tuple[int, bool]] = []
 
     async def reads_and_dies(context: ControlContext, stop: asyncio.Event) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not (bound := [record for record in caplog.records if hasattr(record, "addresses")]):
                 await asyncio.sleep(0.01)
         async with aiohttp.ClientSession() as session, session.get(f"http://{bound[0].addresses[0]}/") as response:
@@ -182,7 +184,7 @@ async def test_changes_in_the_cluster_reach_the_loop(served: Any, tmp_path: Path
     versions: list[str] = []
 
     async def waits(context: ControlContext, stop: asyncio.Event) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while (entry := context.registry.services.get(CHAT)) is None or entry.resource_version == "10":
             assert time.monotonic() < deadline, "no change arrived"
             await asyncio.sleep(0.01)

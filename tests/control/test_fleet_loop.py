@@ -14,6 +14,7 @@ from tests.control.adopting_bed import ADOPTING
 from tests.control.cluster_model import ApiServer, Body, Killed, Load
 from tests.control.desk import SCALED, SPEC, START, TICK
 from tests.control.loop_bed import Bed, bed, queueing, service_body
+from tests.patience import PATIENCE
 
 from vllm_autotuner.api.annotations import APPROVE, PAUSE
 from vllm_autotuner.api.conditions import ConditionType, find_condition
@@ -981,7 +982,7 @@ async def test_it_ends_when_asked_and_gives_its_connections_back(monkeypatch: py
 
     monkeypatch.setattr(FleetLoop, "tick", tick)
     context = replace(found.context, monotonic=iter(range(0, 10_000, 100)).__next__)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await run_fleet_loop(context, stop)
     assert ticks == 3
     assert made["127.0.0.1:9"].closed

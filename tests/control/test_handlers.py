@@ -13,6 +13,7 @@ import kmock
 import kopf
 import pytest
 from tests.control.objects import deployment_object, pod_object, service_object
+from tests.patience import PATIENCE
 
 import vllm_autotuner
 from vllm_autotuner.api.service import InvalidService
@@ -65,7 +66,7 @@ class Watching:
 
     async def stop(self) -> None:
         self._stop.set()
-        await asyncio.to_thread(self.thread.join, 10)
+        await asyncio.to_thread(self.thread.join, PATIENCE)
         assert not self.thread.is_alive(), "kopf did not stop"
 
 
@@ -95,7 +96,7 @@ async def watching(kubeconfig: Path) -> AsyncIterator[Watching]:
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"never {what}"
         await asyncio.sleep(0.01)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.control.objects import deployment_object, pod_object, service_object
+from tests.patience import PATIENCE
 
 from vllm_autotuner.cluster.adapter import Page
 from vllm_autotuner.cluster.errors import Conflict, Refused, Unavailable
@@ -119,7 +120,7 @@ async def test_a_failed_sweep_is_made_up_for_by_the_next() -> None:
         found.append(count)
         stop.set()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await sweep_regularly(
             registry, cluster, namespaces=(), interval=timedelta(milliseconds=1), report=report, stop=stop
         )

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.cluster.virtual_time import Clock
+from tests.patience import PATIENCE
 
 from vllm_autotuner.control.run.liveness import Heartbeat, LoopLag, sample_loop_lag
 from vllm_autotuner.control.run.operator_metrics import OperatorMetrics
@@ -48,7 +49,7 @@ async def served(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Served]:
         is_leader=lambda: box[0].leads,
     )
     task = asyncio.create_task(serve(probes, listen_address="127.0.0.1:0", stop=stop))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not (found := [record for record in caplog.records if hasattr(record, "addresses")]):
             await asyncio.sleep(0.01)
     url = f"http://{found[0].addresses[0]}"
@@ -102,7 +103,7 @@ async def test_a_client_that_holds_its_connection_does_not_hold_up_the_end(serve
     async with aiohttp.ClientSession() as session, session.get(served.url + "/readyz") as response:
         await response.read()
         served.stop.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):  # aiohttp by itself would give it a minute
             await served.task
 
 

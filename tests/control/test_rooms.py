@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.control.desk import START
 from tests.control.objects import gpu_pod, node_object, service_object
+from tests.patience import PATIENCE
 
 from vllm_autotuner.api.service import VLLMService, parse_service
 from vllm_autotuner.budgets import READ_TICK_SECONDS
@@ -195,7 +196,7 @@ async def test_a_page_that_does_not_come_holds_up_no_tick(monkeypatch: pytest.Mo
     looked = free_gpu_lookup(cluster)
     for _ in range(2):
         looked.begin_tick()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await looked.look(START)
         assert not looked.is_due(START), "out of time"
     comes.set()

@@ -9,6 +9,7 @@ import pytest
 from tests.control.cluster_model import Body
 from tests.control.desk import SCALED, START
 from tests.control.loop_bed import Bed, bed, queueing, service_body, slow_beyond_64
+from tests.patience import PATIENCE
 
 from vllm_autotuner.api.service import InvalidReason, InvalidService, ObjectMeta, VLLMService, parse_service
 from vllm_autotuner.api.status import ChangeState, Outcome, parse_status
@@ -93,7 +94,7 @@ async def test_a_change_that_begins_slowly_holds_up_no_decision_and_counts_meanw
     monkeypatch.setattr(found.loop._effects, "settled", time_passes)
     monkeypatch.setattr(found.api, "write_status", slow_write)
     for _ in range(12):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await found.tick()
     assert len(begun) == 2
     assert all(found.status(name).queued_since for name in NAMES if name not in begun)

@@ -13,6 +13,7 @@ import pytest
 from tests.cluster.virtual_time import Clock
 from tests.overview.elements import NASTY, Elements, runs_and_loads_nothing
 from tests.overview.objects import full, with_texts
+from tests.patience import PATIENCE
 
 from vllm_autotuner.control.read.registry import Key, Registry
 from vllm_autotuner.control.read.views import ServiceEntry
@@ -74,7 +75,7 @@ async def site(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Site]:
         is_leader=lambda: True,
     )
     task = asyncio.create_task(serve(probes, listen_address="127.0.0.1:0", stop=stop, pages=pages.routes()))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while not (bound := [record for record in caplog.records if hasattr(record, "addresses")]):
             await asyncio.sleep(0.01)
     found.url = f"http://{bound[0].addresses[0]}"

@@ -18,7 +18,7 @@ from vllm_autotuner.simulation.load import Answer, Load, Traffic
 from vllm_autotuner.simulation.load import main as load_program
 
 TRAFFIC = Traffic(model="tiny", prompt_tokens=(5, 10), output_tokens=(3, 4))
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Recorder:
