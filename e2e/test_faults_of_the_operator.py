@@ -93,7 +93,7 @@ async def ends_as_undisturbed(play: Play, *, answered: bool) -> None:
         kept = await play.finished("helped", seconds=PATIENCE)
         undone = await play.finished("hurt", seconds=PATIENCE)
         for name, reason in (("helped", "ChangeSucceeded"), ("hurt", "ChangeRolledBack")):
-            await until(f"{reason} is told", partial(play.events, name, reason), seconds=60)
+            await until(f"{reason} is told", partial(play.events, name, reason), seconds=PATIENCE)
         await crashes.over()
         play.stage.stop_operator()
     assert (kept["outcome"], kept["toValue"]) == ("Succeeded", "8")
@@ -115,17 +115,21 @@ async def ends_as_undisturbed(play: Play, *, answered: bool) -> None:
 async def test_of_two_operators_one_leads_and_the_other_goes_on_when_it_is_killed(play: Play) -> None:
     play.stage.start_operator(standby=True)
     both = {play.stage.operator, play.stage.standby}
-    await until("there are two", lambda: all(said(play, each, "initial list complete") for each in both), seconds=60)
+    await until(
+        "there are two", lambda: all(said(play, each, "initial list complete") for each in both), seconds=PATIENCE
+    )
     await play.serves("handed-over", clients=CROWD)
     change = await play.change_is("handed-over", "Analyzing")
-    (leader,) = (each for each in both if said(play, each, "became leader"))
-    (other,) = both - {leader}
     former = await holder(play)
+    # On a machine that stalls the other may have led before.
+    (leader,) = (each for each in both if former in {one["identity"] for one in said(play, each, "became leader")})
+    (other,) = both - {leader}
+    led = len(said(play, other, "became leader"))
     play.stage.bed.processes.stop(leader)
     entry = await play.finished("handed-over")
     assert (entry["id"], entry["outcome"]) == (change["id"], "Succeeded"), entry
     assert await holder(play) not in ("", former)
-    assert len(said(play, other, "became leader")) == 1
+    assert len(said(play, other, "became leader")) > led
     assert len(await play.events("handed-over", "ChangeStarted")) == 1
     await play.rolled_out("handed-over", seats=8)
     play.served_all_along("handed-over")
@@ -151,21 +155,21 @@ async def test_a_leader_that_slept_past_its_lease_begins_no_write_when_it_wakes(
 
     async with ApiProxy(api_url=stage.bed.api_url, ca_file=stage.bed.ca_file, lose=seen, answered=answered) as proxy:
         stage.start_operator("--kubeconfig", str(proxy.kubeconfig(stage.kubeconfig)))
-        await until("it leads", lambda: said(play, stage.operator, "became leader"), seconds=60)
+        await until("it leads", lambda: said(play, stage.operator, "became leader"), seconds=PATIENCE)
         stage.start_operator(standby=True)
         await play.load("taken-over", CROWD)
         change = await play.change_is("taken-over", "Analyzing")
         # Frozen in the middle of whatever it does, it wakes there: only the clock tells it that its Lease is over.
         stage.bed.processes.pause(stage.operator)
         paused = micro_time(datetime.now(UTC))
-        await until("the other leads", lambda: said(play, stage.standby, "became leader"), seconds=60)
+        await until("the other leads", lambda: said(play, stage.standby, "became leader"), seconds=PATIENCE)
         assert {write.path for write in written} - {lease}, "it wrote nothing before either"
         written.clear()
         refused.clear()
         stage.bed.processes.resume(stage.operator)
-        await until("it knows", lambda: said(play, stage.operator, "lost leadership"), seconds=30)
+        await until("it knows", lambda: said(play, stage.operator, "lost leadership"), seconds=PATIENCE)
         entry = await play.finished("taken-over")
-        await until("its end is told", lambda: play.events("taken-over", "ChangeSucceeded"), seconds=60)
+        await until("its end is told", lambda: play.events("taken-over", "ChangeSucceeded"), seconds=PATIENCE)
         # One write that had passed its look at the clock when the process froze goes out when it wakes, as from any
         # client of the API. An object's carries the version that was read and is refused; an Event has none.
         events = f"/apis/events.k8s.io/v1/namespaces/{stage.namespace}/events"

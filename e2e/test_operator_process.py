@@ -18,10 +18,9 @@ from e2e.bed import Bed
 from e2e.control_plane import API_SERVER
 from e2e.operator_account import NAMESPACE, install, vllm_service
 from e2e.ports import free_ports
+from e2e.processes import PATIENCE
 from vllm_autotuner.control.shard import Shard
 from vllm_autotuner.workload.labels import LEASE_EPOCH
-
-START_SECONDS = 30.0
 
 
 class Operator:
@@ -60,7 +59,7 @@ class Operator:
 
     def get(self, path: str) -> httpx.Response | None:
         try:
-            return httpx.get(f"http://{self.address}{path}", trust_env=False, timeout=2)
+            return httpx.get(f"http://{self.address}{path}", trust_env=False, timeout=10)
         except httpx.TransportError:
             return None
 
@@ -74,7 +73,7 @@ class Operator:
         answer = self.get("/metrics")
         return answer is not None and "vllm_autotuner_leader 1.0" in answer.text
 
-    def wait_until(self, condition: Callable[[], object], what: str, *, seconds: float = START_SECONDS) -> float:
+    def wait_until(self, condition: Callable[[], object], what: str, *, seconds: float = PATIENCE) -> float:
         """Wait for a condition and return how long it took; say what was seen when it does not come."""
         began = time.monotonic()
         while not condition():
@@ -153,7 +152,7 @@ def test_it_lists_the_fleet_becomes_ready_leads_and_ends_on_sigterm(bed: Bed, st
     assert health is not None
     assert health.status_code == 200, health.text
     operator.process.send_signal(signal.SIGTERM)
-    assert operator.ends(within=10) == 0, operator.output()
+    assert operator.ends(within=PATIENCE) == 0, operator.output()
     assert holder(bed, namespace) == "", "the lease was not given back"
     assert "Traceback" not in operator.output()
 
@@ -165,8 +164,12 @@ def test_a_standby_is_ready_and_takes_over_at_once_when_the_leader_is_told_to_en
     second.wait_until(lambda: second.ready, "ready")
     assert not second.leads
     first.process.send_signal(signal.SIGTERM)
-    second.wait_until(lambda: second.leads, "leading", seconds=10)
-    assert first.ends(within=10) == 0
+    second.wait_until(lambda: second.leads, "leading")
+    assert first.ends(within=PATIENCE) == 0
+    # By their own clocks: how long a busy machine takes to end one and to ask the other is not the point.
+    released, acquired = first.logged("lease released")[-1], second.logged("became leader")[-1]
+    took = (datetime.fromisoformat(acquired["time"]) - datetime.fromisoformat(released["time"])).total_seconds()
+    assert took < 10, f"took over after {took:.1f} s: as if the lease had not been given back"
     assert second.logged("became leader")[-1]["epoch"] > first.logged("became leader")[-1]["epoch"]
 
 
@@ -179,7 +182,7 @@ def test_a_killed_leader_is_replaced_after_the_lease_and_not_before(bed: Bed, st
     first.process.kill()
     first.process.wait()
     renewed = at(bed, namespace, "renewTime")
-    second.wait_until(lambda: second.leads, "leading", seconds=40)
+    second.wait_until(lambda: second.leads, "leading")
     took = (at(bed, namespace, "acquireTime") - renewed).total_seconds()
     assert took >= 15, f"took over after {took:.1f} s: before the lease was over"
     assert second.logged("became leader")[-1]["epoch"] > first.logged("became leader")[-1]["epoch"]
@@ -220,7 +223,7 @@ async def test_a_restarted_api_server_is_watched_again(bed: Bed, start: Start, n
 def test_an_account_without_rights_is_told_which_one_is_missing(bed: Bed, start: Start, namespace: str) -> None:
     bed.kubectl("create", "serviceaccount", "nobody", f"--namespace={namespace}")
     operator = start(kubeconfig=bed.service_account_kubeconfig(namespace, "nobody"))
-    assert operator.ends(within=START_SECONDS) == 1
+    assert operator.ends(within=PATIENCE) == 1
     assert "cannot list resource" in operator.output().splitlines()[-1]
     assert "Traceback" not in operator.output()
 
@@ -229,7 +232,7 @@ def test_an_address_in_use_is_named(start: Start) -> None:
     first = start()
     first.wait_until(lambda: first.ready, "ready")
     second = start(listen=first.address)
-    assert second.ends(within=START_SECONDS) == 1
+    assert second.ends(within=PATIENCE) == 1
     last = second.output().splitlines()[-1]
     assert "probes" in last
     assert first.address.rpartition(":")[2] in last
@@ -240,10 +243,10 @@ def test_a_watch_that_dies_ends_the_process_in_one_line(bed: Bed, start: Start) 
     operator.wait_until(lambda: operator.ready, "ready")
     try:
         bed.kubectl("delete", "crd", "vllmservices.vllm-autotuner.dev")
-        assert operator.ends(within=60) == 1
+        assert operator.ends(within=PATIENCE) == 1
         assert operator.output().splitlines()[-1].startswith("vllm-autotuner: a watch failed (404")
         late = start()
-        assert late.ends(within=START_SECONDS) == 1
+        assert late.ends(within=PATIENCE) == 1
         assert "kubectl apply -f crds/" in late.output().splitlines()[-1]
     finally:
         install(bed)
@@ -275,7 +278,7 @@ def test_shards_serve_a_part_each_and_one_operator_serves_all_of_it_again(
     before = {part: epoch_of(bed, part) for part in parts.values()}
     for shard in shards:
         shard.process.send_signal(signal.SIGTERM)
-        assert shard.ends(within=10) == 0, shard.output()
+        assert shard.ends(within=PATIENCE) == 0, shard.output()
     # Epochs of different Leases are told apart by time, in units of four seconds: this fleet is handed over sooner than
     # any rollout could.
     time.sleep(5)
