@@ -26,8 +26,8 @@ DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/{namespace}/deployments"
 EVENTS: Final = "/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 IDLE_WATCH: Final = httpx.Timeout(30, read=None)
 """A watch may be silent for as long as nothing happens; to connect and to ask must not take forever."""
-PUT_OFF: Final = 20.0
-"""Seconds for what an operator with ticks of a second puts off by two of them; ten times that."""
+PUT_OFF: Final = 120.0
+"""Seconds for what an operator with ticks of a second puts off by two of them; a busy machine may take ten for one."""
 
 
 @dataclass(slots=True)
@@ -122,6 +122,11 @@ class Monitor:
             if state and found[-1:] != [state]:
                 found.append(state)
         return found
+
+    def course(self, name: str) -> list[str]:
+        """The same without Held: a machine that is busy for a moment may hold a change, which then goes on."""
+        states = [state for state in self.states(name) if state != "Held"]
+        return [state for state, before in zip(states, [None, *states], strict=False) if state != before]
 
     async def when(self, name: str, holds: Callable[[Object], object], *, seconds: float) -> Object:
         """Wait for a status about which `holds` is true, and return at the very moment it is seen.

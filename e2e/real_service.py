@@ -105,12 +105,6 @@ async def untouched_since(before: Stable, play: Play) -> None:
     await play.went_well()
 
 
-def course(play: Play) -> list[str]:
-    """The states of its changes, in order. A machine that is busy for a moment may hold one, and let it go on."""
-    states = [state for state in play.monitor.states(NAME) if state != "Held"]
-    return [state for state, before in zip(states, [None, *states], strict=False) if state != before]
-
-
 def verified(play: Play) -> str:
     """How it was found out that the canary's engine really has the value."""
     changes = map(change_of, play.monitor.statuses(NAME))
@@ -143,7 +137,7 @@ async def refused(play: Play, candidate: str, reason: StartupReason, words: str)
     assert f"{entry['knob']}={entry['toValue']}" == candidate
     assert entry["outcome"] == "RolledBack"
     assert entry["reason"].startswith(f"the engine does not start: {reason.value}: {words}"), entry["reason"]
-    assert course(play) == ["Provisioning", "RollingBack"]
+    assert play.monitor.course(NAME) == ["Provisioning", "RollingBack"]
     await untouched_since(before, play)
     (note,) = await play.events(NAME, "ChangeRolledBack")
     assert words in note

@@ -43,7 +43,7 @@ async def test_a_canary_that_does_better_is_followed_by_the_service_without_losi
 
     # The canary's own pod has as many seats, and is collected after its Deployment.
     await until("two pods are left", two_serve, seconds=LONG)
-    assert play.monitor.states("followed") == [
+    assert play.monitor.course("followed") == [
         "Provisioning",
         "Verifying",
         "WarmingUp",

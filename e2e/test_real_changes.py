@@ -19,7 +19,6 @@ from e2e.real_service import (
     LONG,
     NAME,
     STRATEGY,
-    course,
     ended,
     intend,
     logs,
@@ -126,7 +125,14 @@ async def test_a_canary_that_does_better_is_followed_by_the_service(node: Bed) -
         assert entry["before"]["ttftSeconds"] > entry["after"]["ttftSeconds"]
         await play.rolled_out(NAME, seats=seats, seconds=LONG)
         assert all(f"'max_num_seqs': {seats}" in log for log in await logs(play))
-        assert course(play) == ["Provisioning", "Verifying", "WarmingUp", "Analyzing", "Promoting", "Baking"]
+        assert play.monitor.course(NAME) == [
+            "Provisioning",
+            "Verifying",
+            "WarmingUp",
+            "Analyzing",
+            "Promoting",
+            "Baking",
+        ]
         assert play.monitor.trials(NAME) == (["canary"], ["canary"])
         assert (await stable(play)).generation == before.generation + 1
         assert play.monitor.fewest_available(NAME) == 1
@@ -238,7 +244,7 @@ async def test_a_larger_degree_starts_is_measured_and_taken_back(node: Bed, cata
             await play.edit(NAME, annotations={"vllm-autotuner.dev/rollback": "now"})
         entry = await play.finished(NAME, seconds=LONG)
         assert (entry["outcome"], "after" in entry) == ("RolledBack", True), entry
-        assert course(play)[:4] == ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
+        assert play.monitor.course(NAME)[:4] == ["Provisioning", "Verifying", "WarmingUp", "Analyzing"]
         play.served_all_along(NAME)
         await play.went_well()
 
