@@ -161,13 +161,13 @@ class Stage:
             found = await self.deployment(name)
             return bool(found.get("status", {}).get("availableReplicas"))
 
-        await until(f"the operator's Deployment {name} is available", available, seconds=60)
+        await until(f"the operator's Deployment {name} is available", available, seconds=300)
 
     def stop_operator(self) -> None:
         """End the operator in order, and its standby."""
         for name in (self.standby, self.operator):
             if name in self.bed.processes.names():
-                self.bed.processes.stop(name, grace=10)
+                self.bed.processes.stop(name, grace=60)
 
     def kill_operator(self) -> None:
         """End the operator as a crash does: SIGKILL, no farewell, the Lease left behind."""
@@ -279,7 +279,7 @@ def admin_client(bed: Bed) -> ShieldedClient:
         headers={"Authorization": f"Bearer {token}"},
         verify=ssl.create_default_context(cafile=bed.ca_file),
         trust_env=False,
-        timeout=30,
+        timeout=60,
     )
 
 

@@ -40,6 +40,8 @@ class Process:
     peak_bytes: int
     """The largest resident set that it ever had."""
     cpu_seconds: float
+    waited_seconds: float
+    """For which its main thread could have gone on and got no CPU; 0 where the kernel does not count it."""
 
 
 def process(pid: int) -> Process:
@@ -48,9 +50,11 @@ def process(pid: int) -> Process:
     peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     # The second field is the name in brackets, which may hold spaces and brackets itself.
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    scheduled = Path(f"/proc/{pid}/schedstat")
     return Process(
         peak_bytes=int(peak.split()[1]) * 1024,
         cpu_seconds=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        waited_seconds=int(scheduled.read_text(encoding="utf-8").split()[1]) / 1e9 if scheduled.exists() else 0.0,
     )
 
 
@@ -99,6 +103,8 @@ class Cost:
     """Seconds between two looks. A page of thousands of services takes as long to write as some of them to handle."""
     longest_tick: float = 0.0
     """Seconds. Where two ticks ended between two looks: both together."""
+    longest_own: float = 0.0
+    """The same without what the machine took from it: the seconds for which the operator had no CPU meanwhile."""
     ticks: int = 0
     loop_lag: float = 0.0
     """Seconds: the longest that the operator itself has told."""
@@ -112,6 +118,10 @@ class Cost:
     """Times that data of others was larger than a budget allows, by budget."""
     began: float = field(default_factory=time.monotonic)
     _seen: dict[str, float] = field(default_factory=dict)
+    _looks: list[tuple[float, float]] = field(default_factory=list)
+    """When it was looked, and how long the process had waited for a CPU until then; of the process that runs now."""
+    _told: int = 0
+    """How many looks there were when its page was last read."""
     _pid: int = 0
     _ended_at: float | None = None
     _task: "asyncio.Task[None] | None" = None
@@ -131,8 +141,14 @@ class Cost:
         """Seconds since the end of a tick was last seen: a tick that never ends is longer than all that did."""
         return time.monotonic() - (self._ended_at or self.began)
 
+    @property
+    def stalled_for(self) -> float:
+        """The same without what the machine took from it."""
+        silent = self.silent_for
+        return silent - self._taken(silent, until=len(self._looks) - 1)
+
     async def _watch(self) -> None:
-        async with httpx.AsyncClient(trust_env=False, timeout=5) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             while True:
                 # What cannot be read now is read a moment later; a late answer is the loop's lag, which is told then.
                 with suppress(httpx.HTTPError, FileNotFoundError, ProcessLookupError):
@@ -145,7 +161,10 @@ class Cost:
             self.restarts += bool(self._pid)
             self._pid = place.pid
             self._seen.clear()
+            self._looks.clear()
+            self._told = 0
         figures = process(place.pid)
+        self._looks.append((time.monotonic(), figures.waited_seconds))
         self.restarts = max(self.restarts, place.restarts)
         self.peak_bytes = max(self.peak_bytes, figures.peak_bytes)
         self.cpu_seconds = figures.cpu_seconds
@@ -155,6 +174,9 @@ class Cost:
         ended = found.get(f"{TICKS}_count", 0) - self._seen.get(f"{TICKS}_count", 0)
         if ended > 0:
             took = found[f"{TICKS}_sum"] - self._seen.get(f"{TICKS}_sum", 0)
+            # It ended after the page that did not tell of it, and so after the look before that.
+            own = took - self._taken(took, until=self._told - 1)
+            self.longest_own = max(self.longest_own, own)
             self.longest_tick, self._ended_at = max(self.longest_tick, took), time.monotonic()
             self.ticks += round(ended)
         self.loop_lag = max(self.loop_lag, found.get(LAG, 0))
@@ -162,7 +184,13 @@ class Cost:
         for name, value in found.items():
             if name.startswith(EXCEEDED + "/"):
                 self.exceeded[name.partition("/")[2]] += round(value - self._seen.get(name, 0))
-        self._seen = dict(found)
+        self._seen, self._told = dict(found), len(self._looks)
+
+    def _taken(self, seconds: float, *, until: int) -> float:
+        """For how much of the last `seconds` it got no CPU, as the looks up to one of them tell; never too much."""
+        since = time.monotonic() - seconds
+        waited = [waited for at, waited in self._looks[: until + 1] if at >= since]
+        return waited[-1] - waited[0] if waited else 0.0
 
 
 def _values(page: str) -> Iterator[tuple[str, float]]:

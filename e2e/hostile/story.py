@@ -74,7 +74,7 @@ class Story:
     """Invariants of the honest service that did not hold, and moments in which it did not serve."""
     cost: Cost
     silent: float
-    """Seconds since the last tick ended, at the end."""
+    """Seconds since the last tick ended, at the end, without what the machine took from the operator."""
     lasted: float
     """Seconds for which the operator was watched."""
 
@@ -154,7 +154,7 @@ async def _watched(
         },
         broken=[*play.monitor.broken(HONEST), *play.monitor.lapses(HONEST)],
         cost=cost,
-        silent=cost.silent_for,
+        silent=cost.stalled_for,
         lasted=time.monotonic() - began,
     )
 
