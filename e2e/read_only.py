@@ -30,7 +30,7 @@ from e2e.side_by_side import CROWD, TALK
 from e2e.stage import SIMULATED_ENGINE, NotSeen, Stage, names_of, plain_client, until
 from e2e.test_adoption import deployment
 
-SECONDS: Final = 120.0
+SECONDS: Final = 300.0
 MOST_MINUTES: Final = 24 * 60
 TICKS: Final = 10
 """After all has been seen."""
@@ -97,7 +97,7 @@ class Pilot:
             try:
                 yield
             finally:
-                bed.processes.stop(self.name, grace=10)
+                bed.processes.stop(self.name, grace=60)
 
     def log(self) -> list[dict[str, Any]]:
         text = self.stage.bed.processes.log(self.name).read_text(encoding="utf-8")
@@ -198,9 +198,10 @@ async def looks_on(pilot: Pilot, *, seconds: float = 0.0) -> Figures:
     before = {name: (await stage.service(name))["metadata"]["resourceVersion"] for name in ("busy", "broken", "wanted")}
     async with pilot.running():
         began = time.monotonic()
-        await until("a recommendation in the log", lambda: pilot.recommends("busy"), seconds=SECONDS)
-        recommended = pilot.recommends("busy")
-        assert "maxNumSeqs 4 -> 8" in recommended, recommended
+        # While the crowd is still coming, a busy machine sees another queue at first, and advises something else.
+        recommended: str = await until(
+            "maxNumSeqs 4 -> 8 recommended in the log", lambda: _eight(pilot.recommends("busy")), seconds=SECONDS
+        )
         wanted = set(granted(pilot.objects))
         with suppress(NotSeen):  # told below, with what is missing
             await until("each right is used", lambda: wanted <= pilot.used(), seconds=SECONDS)
@@ -233,6 +234,11 @@ async def looks_on(pilot: Pilot, *, seconds: float = 0.0) -> Figures:
         forbidden=len(pilot.forbidden()),
         recommends=recommended,
     )
+
+
+def _eight(recommended: str) -> str:
+    """What is recommended, if it is that; else empty."""
+    return recommended if "maxNumSeqs 4 -> 8" in recommended else ""
 
 
 async def _is_at(pilot: Pilot, ticks: int) -> bool:
