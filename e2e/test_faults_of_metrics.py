@@ -167,6 +167,8 @@ async def test_waiting_requests_add_no_replica_before_they_are_seen_and_never_mo
 @pytest.mark.fault("T26")
 async def test_a_service_can_be_deleted_in_the_middle_of_a_change_while_nothing_is_measured(world: World) -> None:
     play = world.play
+    # It may still be held by the outage before.
+    await play.change_is("leaving", "Analyzing")
     async with world.outage("stopped"):
         await play.change_is("leaving", "Held")
         await play.delete("leaving")
@@ -174,7 +176,7 @@ async def test_a_service_can_be_deleted_in_the_middle_of_a_change_while_nothing_
         async def gone() -> bool:
             return not await play.stage.service("leaving")
 
-        await until("the object is gone", gone, seconds=60)
+        await until("the object is gone", gone, seconds=PATIENCE)
         generation = (await play.stage.deployment("leaving"))["metadata"]["generation"]
         await play.ticks(3)
         deployment = await play.stage.deployment("leaving")

@@ -123,7 +123,9 @@ async def test_what_a_person_edits_in_the_deployment_is_written_back_once(play: 
     async def restored() -> bool:
         return (await play.flags("edited")).max_num_seqs == 4
 
-    await until("the edit is written back", restored, seconds=60)
+    await until("the edit is written back", restored, seconds=PATIENCE)
+    # The Event comes after the write.
+    await until("it is told", lambda: play.events("edited", "WorkloadRestored"), seconds=PATIENCE)
     assert await play.events("edited", "WorkloadRestored") == [
         "Restored args of the workload, overwritten by kubectl-edit"
     ]

@@ -154,8 +154,11 @@ async def test_a_permission_that_is_taken_away_is_told_on_the_object_until_it_is
     assert len(await play.stage.ready_pods("bound")) == 1
     await _set_rules(play, rules)
     await play.rolled_out("bound", seats=6)
-    await play.until("bound", "Ready", lambda found: condition(found, "Ready") == "True")
-    assert condition(await play.status("bound"), "Stalled") == ""
+    await play.until(
+        "bound",
+        "Ready and not Stalled",
+        lambda found: condition(found, "Ready") == "True" and condition(found, "Stalled") == "",
+    )
     assert play.stage.bed.processes.identity(play.stage.operator) == process, "it took a restart to recover"
 
 
