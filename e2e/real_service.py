@@ -96,7 +96,7 @@ async def logs(play: Play) -> list[str]:
 async def untouched_since(before: Stable, play: Play) -> None:
     """Check that the service served all along with the same pods, and that the trial is gone."""
     await until(
-        "the canary is deleted", lambda: play.monitor.trials(NAME)[1] == play.monitor.trials(NAME)[0], seconds=60
+        "the canary is deleted", lambda: play.monitor.trials(NAME)[1] == play.monitor.trials(NAME)[0], seconds=300
     )
     assert set(play.monitor.trials(NAME)[0]) == {"canary"}
     assert await stable(play) == before

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from e2e.bed import import_path
-from e2e.side_by_side import CROWD, QUICK, Play, degrading, seats_of, side_by_side
+from e2e.side_by_side import CROWD, PATIENCE, QUICK, Play, degrading, seats_of, side_by_side
 from e2e.stage import ENGINE_IMAGE, MODEL, condition, engine_env, until
 from vllm_autotuner.workload.labels import CONSENT, CONSENT_GIVEN, OPERATOR
 
@@ -29,7 +29,7 @@ def deployment(name: str, **simulated: float) -> dict[str, Any]:
     """A user's own Deployment: labels, container name and flags as he likes."""
     pod = engine_env(**({"step_base_ms": 40, "step_per_seq_ms": 0.5, "startup_seconds": 1} | simulated))
     [engine] = pod["spec"]["containers"]
-    probe = {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1}
+    probe = {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1, "timeoutSeconds": 10}
     engine |= {
         "name": "server",
         "image": ENGINE_IMAGE,
@@ -246,7 +246,7 @@ async def test_replicas_of_an_adopted_deployment_follow_the_load_where_no_manage
     async def two() -> bool:
         return bool((await play.stage.deployment("grown"))["spec"]["replicas"] == 2)
 
-    await until("two replicas", two, seconds=120)
+    await until("two replicas", two, seconds=PATIENCE)
     assert await args_of(play, "grown") == OWN_ARGS
 
 

@@ -67,7 +67,7 @@ async def test_a_person_approves_a_change_and_takes_it_back(play: Play) -> None:
         await vllm(play, "approve", "asked")
         return False
 
-    await until("the approved change begins", begun, seconds=180, every=5)
+    await until("the approved change begins", begun, seconds=PATIENCE, every=5)
     code, text = await vllm(play, "rollback", "asked")
     assert (code, "rollback of maxNumSeqs=8 requested" in text) == (0, True), text
     assert (await play.finished("asked"))["outcome"] == "RolledBack"

@@ -185,7 +185,7 @@ async def test_fp8_values_on_a_device_without_them_are_refused_and_not_tried_aga
             found = await play.decided_again(NAME, "--catalogue", str(catalogue))
             return "fp8 was rolled back or declined before" in found
 
-        await until("explain tells why fp8 is not tried again", told, seconds=120)
+        await until("explain tells why fp8 is not tried again", told, seconds=300)
         await play.ticks(5)
         status = await play.status(NAME)
         assert (len(status["history"]), change_of(status)) == (1, {})

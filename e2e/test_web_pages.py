@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.overview.elements import Elements, runs_and_loads_nothing
 
-from e2e.side_by_side import CROWD, Play, side_by_side
+from e2e.side_by_side import CROWD, PATIENCE, Play, side_by_side
 from e2e.stage import engine_env, plain_client, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,7 +41,7 @@ async def test_pages_show_a_change_and_neither_run_a_script_nor_take_a_write_nor
     async def told() -> bool:
         return "-change-0" in (await ask(play, own)).text
 
-    await until("the change is on the page", told, seconds=60)
+    await until("the change is on the page", told, seconds=PATIENCE)
     page = Elements((await ask(play, own)).text)
     [mark] = [found["aria-label"] for tag, found in page.elements if (found.get("href") or "").endswith("-change-0")]
     assert f"maxNumSeqs {ended['fromValue']} -> {ended['toValue']}" in (mark or "")

@@ -57,7 +57,11 @@ def prometheus(namespace: str, image: str) -> tuple[dict[str, Any], ...]:
             f"--web.listen-address=:{PROMETHEUS_PORT}",
         ],
         "ports": [{"name": "http", "containerPort": PROMETHEUS_PORT}],
-        "readinessProbe": {"httpGet": {"path": "/-/ready", "port": "http"}, "periodSeconds": 2},
+        "readinessProbe": {
+            "httpGet": {"path": "/-/ready", "port": "http"},
+            "periodSeconds": 2,
+            "timeoutSeconds": 10,
+        },
         "securityContext": RESTRICTED_CONTAINER,
         "volumeMounts": [
             {"name": "config", "mountPath": "/etc/prometheus"},

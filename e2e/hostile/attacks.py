@@ -181,7 +181,7 @@ async def _crowd(tenant: Tenant, *, series: int) -> None:
 
 async def _forged(tenant: Tenant) -> None:
     await tenant.creates("victim", tuning={"mode": "Automatic"})
-    (pod, *_) = await until("the victim has a pod", lambda: tenant.play.stage.pods("victim"), seconds=120)
+    (pod, *_) = await until("the victim has a pod", lambda: tenant.play.stage.pods("victim"), seconds=300)
     where = {"FORGED_NAMESPACE": tenant.namespace, "FORGED_POD": pod["metadata"]["name"]}
     await tenant.runs("forger", image="forger", job="forged", **where)
     await tenant.runs("slow", image="nonsense", job="slow")
