@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from tests.cli.servers import serving
@@ -30,8 +30,9 @@ from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusS
 from vllm_autotuner.observation.questions import Beside
 from vllm_autotuner.observation.scrape import Clock
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds that anything may take on a busy machine."""
+Found = TypeVar("Found")
 OPERATOR = Path(__file__).parents[1] / "operator"
 FULL = {"num_requests_running": 9, "num_requests_waiting": 21, "kv_cache_usage_perc": 0.97}
 GROWING = ("generation_tokens_total", "prompt_tokens_total")
@@ -115,11 +116,22 @@ async def doctor(url: str, *more: str) -> tuple[int, dict[str, tuple[str, str]]]
     return result.exit_code, {one["check"]: (one["status"], one["what"]) for one in checks if one["status"] != "ok"}
 
 
+async def in_the_end(ask: Callable[[], Awaitable[Found]], expected: Callable[[Found], bool]) -> Found:
+    """Ask until the answer is as expected, for a busy machine misses a scrape now and then; at last as it is."""
+    deadline = time.monotonic() + PATIENCE
+    while not expected(found := await ask()) and time.monotonic() < deadline:
+        await asyncio.sleep(1)
+    return found
+
+
 async def test_a_well_scraped_engine_has_no_complaint(binaries: Mapping[str, Path], tmp_path: Path) -> None:
     with serving(live_page) as engine:
         async with prometheus(job(engine, pod="chat-0"), binaries=binaries, folder=tmp_path) as server:
             await scraped(server, "chat-0")
-            assert await doctor(server.url, "--ttft", "2500ms", "--tpot", "50ms") == (0, {})
+            found = await in_the_end(
+                lambda: doctor(server.url, "--ttft", "2500ms", "--tpot", "50ms"), lambda found: found == (0, {})
+            )
+    assert found == (0, {})
 
 
 async def test_series_that_a_rule_drops_are_named_with_what_is_lost(
@@ -133,11 +145,17 @@ async def test_series_that_a_rule_drops_are_named_with_what_is_lost(
         )
         async with prometheus(*jobs, binaries=binaries, folder=tmp_path) as server:
             await scraped(server, "whole-0", "late-0", "deaf-0")
-            arguments = ["doctor", "--prometheus", server.url, "--output", "json"]
-            result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
-    assert result.exit_code == 2
-    families = [one for one in json.loads(result.stdout)["checks"] if one["check"] == "families"]
-    said = {one["what"].partition(" ")[0]: one for one in families}
+
+            async def families() -> tuple[int, dict[str, Any]]:
+                arguments = ["doctor", "--prometheus", server.url, "--output", "json"]
+                result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+                found = [one for one in json.loads(result.stdout)["checks"] if one["check"] == "families"]
+                return result.exit_code, {one["what"].partition(" ")[0]: one for one in found}
+
+            code, said = await in_the_end(
+                families, lambda found: [one["status"] for one in found[1].values()].count("ok") == 1 and found[0] == 2
+            )
+    assert code == 2
     assert said["prod/whole-0"]["status"] == "ok"
     assert said["prod/late-0"]["status"] == "warning"
     assert "the TTFT objective is not checked" in said["prod/late-0"]["what"]
@@ -177,13 +195,19 @@ async def test_two_clusters_behind_one_address_are_told_apart(binaries: Mapping[
                 services = json.loads(found.stdout)["services"] if found.exit_code == 0 else []
                 return found.exit_code, [each["diagnosis"]["class"] for each in services]
 
-            assert await running("--match", "cluster=us") == (0, ["Idle"])
-            code, [busy] = await running("--match", "cluster=eu")
+            idle_one = await in_the_end(lambda: running("--match", "cluster=us"), lambda found: found == (0, ["Idle"]))
+            assert idle_one == (0, ["Idle"])
+            code, [busy] = await in_the_end(
+                lambda: running("--match", "cluster=eu"), lambda found: found[0] == 0 and "Idle" not in found[1]
+            )
             assert (code, busy != "Idle") == (0, True)
             assert (await running("--match", "cluster=~e.|nowhere"))[1] == [busy]
             assert await running("--match", "cluster=nowhere") == (2, [])
-            assert "duplicates" in (await doctor(server.url))[1]
-            code, complaints = await doctor(server.url, "--match", "cluster=eu")
+            _, complaints = await in_the_end(lambda: doctor(server.url), lambda found: "duplicates" in found[1])
+            assert "duplicates" in complaints
+            code, complaints = await in_the_end(
+                lambda: doctor(server.url, "--match", "cluster=eu"), lambda found: found[0] == 0
+            )
             assert (code, {"duplicates", "reachable"} & set(complaints)) == (0, set()), complaints
 
 
@@ -192,7 +216,7 @@ async def test_an_engine_that_two_jobs_scrape_is_found(binaries: Mapping[str, Pa
         twice = {**job(engine, pod="chat-0"), "job_name": "annotations"}
         async with prometheus(job(engine, pod="chat-0"), twice, binaries=binaries, folder=tmp_path) as server:
             await scraped(server, "chat-0", times=4, jobs=2)
-            code, complaints = await doctor(server.url)
+            code, complaints = await in_the_end(lambda: doctor(server.url), lambda found: "duplicates" in found[1])
     assert code == 2
     assert complaints["duplicates"] == ("failed", "prod/chat-0 has 2 live series that differ in job")
 
