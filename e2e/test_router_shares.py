@@ -22,7 +22,7 @@ import pytest
 import pytest_asyncio
 
 from e2e.ports import free_ports
-from e2e.processes import Processes, StateFile
+from e2e.processes import PATIENCE, Processes, StateFile
 from e2e.vllm_router import MISSING, POLICIES, command, locate
 from vllm_autotuner.api.status import Measurement
 from vllm_autotuner.change.arm_traffic import TOLERANCE, ArmTraffic, arm_traffic
@@ -69,7 +69,7 @@ async def engines(processes: Processes) -> list[str]:
         serve = [sys.executable, "-m", "vllm_autotuner.simulation.server", "serve", MODEL, "--port", str(port)]
         processes.start(f"engine-{index}", [*serve, "--host", "127.0.0.1", "--max-num-seqs", "64"])
         urls.append(f"http://127.0.0.1:{port}")
-        await processes.wait_ready(f"engine-{index}", healthy(urls[-1]), seconds=60)
+        await processes.wait_ready(f"engine-{index}", healthy(urls[-1]), seconds=PATIENCE)
     return urls
 
 
@@ -79,6 +79,23 @@ def healthy(url: str) -> Callable[[], Awaitable[bool]]:
     async def probe() -> bool:
         try:
             async with aiohttp.ClientSession() as session, session.get(f"{url}/health") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    return probe
+
+
+def forwards(url: str) -> Callable[[], Awaitable[bool]]:
+    """Whether a request is answered through the router, which needs a worker that it knows to be well."""
+
+    async def probe() -> bool:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"{url}/v1/chat/completions", json=body) as response,
+            ):
                 return response.status == 200
         except aiohttp.ClientError:
             return False
@@ -167,7 +184,7 @@ async def test_a_router_gives_the_canary_its_share_or_the_operator_says_so(
         name, command(router_python, policy=policy, port=port, metrics_port=metrics_port, workers=engines[:2])
     )
     try:
-        await processes.wait_ready(name, healthy(base), seconds=60)
+        await processes.wait_ready(name, forwards(base), seconds=PATIENCE)
         async with aiohttp.ClientSession() as session:
 
             async def send(client: int, words: str) -> None:

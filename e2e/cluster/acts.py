@@ -38,6 +38,7 @@ def serve(scene: Scene) -> None:
     _chat(scene)
     scene.available("chat")
     scene.check(len(scene.pods("chat")) == manifests.REPLICAS, f"chat has {manifests.REPLICAS} Ready pods")
+    scene.endpoint_answers("chat")
     scene.answers("chat")
     scraped = f'count(vllm:num_requests_running{{namespace="{scene.cluster.namespace}",pod=~"chat-.*"}})'
     scene.until("Prometheus scrapes the engines", lambda: scene.prometheus(scraped) == manifests.REPLICAS, seconds=60)

@@ -141,6 +141,16 @@ class Scene:
         args: list[str] = template["spec"]["containers"][0]["args"]
         return next(int(word.partition("=")[2]) for word in args if word.startswith("--max-num-seqs="))
 
+    def endpoint_answers(self, service: str) -> None:
+        """Wait until a request gets through the Service: its endpoints follow the pods in their own time."""
+
+        def answered() -> object:
+            with suppress(ClusterError):
+                return self.cluster.ask(service, manifests.ENGINE_PORT, "/v1/models")
+            return None
+
+        self.until(f"an endpoint of Service {service} answers", answered, seconds=60)
+
     def answers(self, service: str) -> None:
         """Check that the service answers a request for a completion."""
         body = {"model": manifests.MODEL, "prompt": "hello", "max_tokens": 2}
@@ -170,6 +180,7 @@ class Scene:
     def load(self, service: str, *, clients: int, name: str = "") -> Iterator[None]:
         """Let so many clients talk to a service; `name` tells further ones apart from the first."""
         url = self.address(service, manifests.ENGINE_PORT)
+        self.endpoint_answers(service)
         name = name or manifests.load_name(service)
         self.cluster.apply(manifests.load(name, self.images.engine, url=url, clients=clients))
         try:
