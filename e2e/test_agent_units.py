@@ -25,6 +25,7 @@ from e2e.agent.process import Mount
 from e2e.agent.status import ContainerView, PodView, Running, State, Terminated, Waiting, pod_status, restarts
 from e2e.agent.volumes import changes, relocated
 from e2e.ports import free_ports
+from e2e.processes import PATIENCE
 from e2e.services import Address, Forwarder, routes
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -495,7 +496,7 @@ async def test_a_grace_period_can_only_become_shorter() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     grace.shorten(GracePeriod(0))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         assert await waiting is False
     forever.cancel()
 
@@ -600,7 +601,7 @@ class TestServices:
 
         for turns in range(12):
             await forwarder.serve({front: [pod_address]})
-            async with asyncio.timeout(5), asyncio.TaskGroup() as clients:
+            async with asyncio.timeout(30), asyncio.TaskGroup() as clients:
                 for _ in range(3):
                     clients.create_task(come())
                 for _ in range(turns):

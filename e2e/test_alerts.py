@@ -16,7 +16,7 @@ from tests.control.loop_bed import bed as operating
 
 from docs.operator_metrics import ALERTS
 from e2e.ports import free_ports
-from e2e.processes import Processes, StateFile
+from e2e.processes import PATIENCE, Processes, StateFile
 from e2e.prometheus import SCRAPE_CONFIG, Prometheus, run
 from e2e.stage import until
 
@@ -195,7 +195,7 @@ async def test_a_prometheus_that_scrapes_the_operator_evaluates_every_alert(
     operator: Operator, prometheus: Prometheus
 ) -> None:
     for selector in sorted({each for rule in RULES for each in selectors(rule["expr"])}):
-        await until(f"the operator exports {selector}", partial(prometheus.query, selector), seconds=60)
+        await until(f"the operator exports {selector}", partial(prometheus.query, selector), seconds=PATIENCE)
 
     def pending() -> set[str]:
         found = prometheus.rules()
@@ -205,11 +205,11 @@ async def test_a_prometheus_that_scrapes_the_operator_evaluates_every_alert(
 
     # Its looks are the test's: between them it stands still.
     idle = {"AutotunerBlind", "AutotunerStandsStill"}
-    await until("that nobody scrapes a service", lambda: pending() == idle, seconds=60)
+    await until("that nobody scrapes a service", lambda: pending() == idle, seconds=PATIENCE)
     operator.loop.leader.is_leader = False
     await operator.loop.tick()
     # Who does not lead may stand still.
-    await until("that nobody leads", lambda: pending() == {"AutotunerWithoutLeader"}, seconds=60)
+    await until("that nobody leads", lambda: pending() == {"AutotunerWithoutLeader"}, seconds=PATIENCE)
 
 
 def selectors(expression: str) -> list[str]:

@@ -105,7 +105,7 @@ async def test_a_status_is_seen_that_was_another_one_before_anybody_could_look()
     async with watching() as (watches, monitor):
         kind, version, body = UP
         await watches.show(kind, version, **body)
-        waiting = asyncio.create_task(monitor.when("chat", lambda status: status == ready("False"), seconds=5))
+        waiting = asyncio.create_task(monitor.when("chat", lambda status: status == ready("False"), seconds=60))
         await asyncio.sleep(0)
         for later, status in ((30, "False"), (40, "True")):
             watches.send(kind, later, status=ready(status))

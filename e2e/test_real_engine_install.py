@@ -17,6 +17,7 @@ from e2e import real_engine_install
 from e2e.agent.images import parse_images
 from e2e.errors import EngineError
 from e2e.file_lock import exclusive
+from e2e.processes import PATIENCE
 from e2e.real_engine import ENGINE_VARIABLE, MARKER, MODEL_VARIABLE, engine_folder, image_row, locate
 from e2e.real_engine_install import cause_of, install, name_for_cpu, requirements
 from e2e.stage import ENGINE_IMAGE, SIMULATED_ENGINE
@@ -118,13 +119,13 @@ def test_of_two_installations_the_second_waits_and_takes_what_the_first_made(
     with exclusive(folder.with_name(f"{folder.name}.lock"), on_wait=lambda _: None):
         second = threading.Thread(target=install)
         second.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while "is installing vLLM already" not in (said := capfd.readouterr().err):
             assert time.monotonic() < deadline, said
             time.sleep(0.05)
         folder.mkdir(parents=True)
         (folder / MARKER).touch()
-    second.join(20)
+    second.join(PATIENCE)
     assert not second.is_alive()
     assert not asked.exists()
 

@@ -124,7 +124,7 @@ async def scale_out(play: Play) -> None:
         seconds=120,
     )
     # The intent stands in the status first; this is about when it was acted upon.
-    asked = await play.until("the Deployment asks for them", lambda: _asks_for_more(play, "api"), seconds=10)
+    asked = await play.until("the Deployment asks for them", lambda: _asks_for_more(play, "api"), seconds=60)
     took = _moment(asked) - began
     play.screen.say(f"{status['diagnosis']['class']}: {status['diagnosis']['message']}")
     replicas = status["effective"]["replicas"]
@@ -153,7 +153,7 @@ async def give_back(play: Play) -> None:
         "api", "fewer replicas", lambda found: found["effective"]["replicas"] < most, seconds=180
     )
     play.screen.say(status["effective"]["replicasReason"])
-    after = await play.until("the Deployment asks for fewer", lambda: _asks_for_fewer(play, "api", most), seconds=10)
+    after = await play.until("the Deployment asks for fewer", lambda: _asks_for_fewer(play, "api", most), seconds=60)
     play.check(after < most, f"{most} -> {after} replicas, for the same {play.stage.loads['api'].clients} clients")
     play.served_all_along("api", pods=1)
 
@@ -230,7 +230,7 @@ async def _canary_serves(play: Play, name: str, change: Mapping[str, Any], *, re
     """Check that a canary and a baseline serve beside the unchanged pods."""
     old, new = int(change["fromValue"]), int(change["toValue"])
     kinds: Kinds = {(STABLE, old): replicas, (Track.CANARY.value, new): 1, (Track.BASELINE.value, old): 1}
-    found = {pod.track: pod.name for pod in await play.ready(name, of=kinds, seconds=20)}
+    found = {pod.track: pod.name for pod in await play.ready(name, of=kinds, seconds=60)}
     play.check(True, f"canary: {found[Track.CANARY]} serves with max-num-seqs {new}")
     play.check(True, f"baseline: {found[Track.BASELINE]}, started at the same time, serves with max-num-seqs {old}")
     untouched = await play.generation(name) == generation
