@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -251,7 +252,7 @@ async def test_only_the_start_of_processes_that_are_engines_is_asked_for(
             )
             await scraped(server, "chat-0", "prometheus-0")
             await until(lambda: len(server.query(PROCESS_START)) == 2, "told by both")
-            source = PrometheusSource(PrometheusAddress(url=server.url))
+            source = PrometheusSource(PrometheusAddress(url=server.url, timeout=timedelta(minutes=1)))
             question = Beside(name=PROCESS_START, anchor=NAMES[Meaning.RUNNING].names[0])
             (answer,) = await source.ask(question, at=time.time())
             await source.close()

@@ -10,6 +10,7 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ async def holding(file: Path, *, binaries: Mapping[str, Path], folder: Path) -> 
 
 @asynccontextmanager
 async def asked(url: str) -> AsyncIterator[PrometheusSource]:
-    source = PrometheusSource(PrometheusAddress(url=url))
+    source = PrometheusSource(PrometheusAddress(url=url, timeout=timedelta(minutes=1)))
     yield source
     await source.close()
 
