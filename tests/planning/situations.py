@@ -32,10 +32,13 @@ SLOW = observation(engine(running=64.0, kv=0.32), tpot=latency(0.08), itl=latenc
 
 
 def line(*batches: float, base: float, per_sequence: float) -> tuple[StepPoint, ...]:
-    """Windows that lie exactly on a line (seconds), with as many tokens as so many sequences make in them."""
+    """Windows that lie exactly on a line (seconds), with as many tokens as so many sequences make in them.
+
+    In steps of no time they make a thousand: a counter does not grow without end.
+    """
     itls = ((batch, base + per_sequence * batch) for batch in batches)
     return tuple(
-        StepPoint(running=batch, itl=itl, tokens=WINDOW * batch / itl if itl > 0 else 1000.0) for batch, itl in itls
+        StepPoint(running=batch, itl=itl, tokens=WINDOW * batch / itl if itl > 1e-9 else 1000.0) for batch, itl in itls
     )
 
 
