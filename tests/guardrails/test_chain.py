@@ -55,21 +55,19 @@ def ended(start: str, end: str, *, outcome: str = "Succeeded") -> dict[str, Any]
     return entry | {"finishedAt": at(hours=1)}
 
 
-def goes_first(
+def goes_on(
     id: str,  # noqa: A002 (as in the table)
     *,
-    spare: int = 1,
+    spare: int,
     held: bool = False,
-    since: str | None = None,
-    scaled: bool = True,
+    named: DiagnosisClass = DiagnosisClass.HEALTHY,
 ) -> "Case":
-    """So many replicas that scaling will remove, the last time that they were changed, and whether a setting waits."""
+    """The next step of a kept change, with so many replicas that scaling will remove."""
     return Case(
         id=id,
-        link=chain.spare_replicas_first,
-        spec={"replicas": ..., "scaling": {"minReplicas": 1, "maxReplicas": 8}} if scaled else {},
-        status={"effective": {"replicas": 4, **({} if since is None else {"since": since})}},
-        changed={"spare_replicas": spare, "watching_since": NOW - timedelta(minutes=30)},
+        link=chain.cooled_down,
+        status={"cooldownUntil": at(hours=-5), "history": [ended("64", "128")]},
+        changed={"diagnosis": diagnosis(named), "spare_replicas": spare},
         reason=HoldReason.COOLDOWN if held else None,
         says=f"does not need {spare} replica" if held else "",
     )
@@ -395,15 +393,9 @@ CASES = (
         reason=HoldReason.COOLDOWN,
         says="2026-11-21T17:00:00Z",
     ),
-    goes_first("two replicas are to go", spare=2, held=True, since=at(minutes=19)),
-    replace(
-        goes_first("a replica is to go since the operator looks", held=True, since=at(days=9)),
-        changed={"spare_replicas": 1, "watching_since": NOW},
-    ),
-    goes_first("they have gone", spare=0, since=at(minutes=1)),
-    goes_first("it has not gone in twice the stabilization time", since=at(minutes=20)),
-    goes_first("nobody knows when replicas were last changed"),
-    goes_first("nobody removes replicas", scaled=False, since=at(minutes=1)),
+    goes_on("a step to save GPUs while replicas are to go", spare=2, held=True),
+    goes_on("a step to save GPUs when they have gone", spare=0),
+    goes_on("a step for missed objectives", spare=1, named=DiagnosisClass.CONCURRENCY_CAPPED),
     Case(id="no budget was ever touched", link=chain.within_budget),
     used("a change is left today", changes=1, start=at(hours=2), held=False),
     used("today's changes are used", changes=2, start=at(hours=23, minutes=59), held=True),
@@ -591,8 +583,6 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         {
             "tuning.mode": "Recommend",
             "tuning.windows": [{"schedule": "0 2 * * *", "duration": "2h"}],
-            "replicas": ...,
-            "scaling": {"minReplicas": 1, "maxReplicas": 8},
         },
         {
             "activeChange": CHANGE,
@@ -606,7 +596,6 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         measured=False,
         too_few_requests="a handful of requests",
         locked={Knob.MAX_NUM_SEQS: "somebody declares it"},
-        spare_replicas=1,
         diagnosis=diagnosis(DiagnosisClass.METRICS_BLIND),
         watching_since=NOW,
         limits=Limits(ceiling=Mode.OFF, why="the ceiling"),
@@ -636,7 +625,6 @@ def test_all_objections_are_listed_in_the_order_of_the_chain() -> None:
         HoldReason.NOT_SETTLED,
         HoldReason.ENDS_BY_ITSELF,
         HoldReason.CHANGE_ACTIVE,
-        HoldReason.COOLDOWN,
         HoldReason.COOLDOWN,
         HoldReason.BUDGET,
         HoldReason.CIRCUIT_OPEN,

@@ -402,11 +402,11 @@ SEEN_TO_18 = with_steps(
 @pytest.mark.parametrize(
     ("seen", "value", "limited_by"),
     [
-        pytest.param(SEEN_TO_18, 72, "step limit (x4)", id="four times the value, at most"),
+        pytest.param(SEEN_TO_18, 72, "what the step-time model covers", id="four times the batch seen, at most"),
         pytest.param(with_steps(SEEN_TO_18, ()), 36, "step limit (x2)", id="no model: twice the value"),
     ],
 )
-def test_a_step_goes_to_four_times_the_slots(seen: Observation, value: int, limited_by: str) -> None:
+def test_a_step_goes_as_far_as_the_model_covers(seen: Observation, value: int, limited_by: str) -> None:
     """From 18 slots to 55 in one change, not in two with a cooldown between them (cap-bound)."""
     found = raise_max_num_seqs(situation(seen, seats=18))
     assert isinstance(found, Proposal)

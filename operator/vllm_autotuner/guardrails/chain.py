@@ -26,6 +26,7 @@ from vllm_autotuner.planning.bounds import opted_in, outside, with_values
 from vllm_autotuner.planning.feasibility import Infeasible, finds_memory, placeable
 from vllm_autotuner.planning.placement import FreeGpus
 from vllm_autotuner.planning.proposal import Proposal
+from vllm_autotuner.planning.worth import MET
 
 __all__ = [
     "GUARDRAILS",
@@ -96,8 +97,7 @@ class Context:
     knobs: EngineKnobs = EngineKnobs()
     """The running configuration, of which the proposal changes one value."""
     spare_replicas: int = 0
-    """Replicas that scaling will remove, as the others surely serve the load; 0 if not known, or if objectives are
-    missed."""
+    """Replicas that scaling will remove, as the others surely serve the load; 0 if not known."""
     blocked: tuple[tuple[str, str], ...] = ()
     """Knobs and values that were rolled back or declined in this environment and must not be retried yet."""
     infeasible: tuple[EngineKnobs, ...] = ()
@@ -223,23 +223,11 @@ def cooled_down(proposal: Proposal, context: Context) -> Answer:
     )
     if not further:
         return Hold(reason=HoldReason.COOLDOWN, message=f"cooling down {end}")
-    return Allow()
-
-
-def spare_replicas_first(proposal: Proposal, context: Context) -> Answer:
-    """Replicas that the load does not need go before a change that saves GPUs, whose trial would keep them (G11).
-
-    For as long as one may take to go: scaling knows reasons to keep it that no forecast does.
-    """
-    scaling, effective = context.spec.scaling, context.status.effective
-    if not context.spare_replicas or scaling is None or proposal.knob is Knob.REPLICAS:
+    if not context.spare_replicas or context.diagnosis.primary not in MET:
         return Allow()
-    since = None if effective is None else effective.since
-    until = max(context.watching_since, since or context.watching_since) + 2 * scaling.scale_in.stabilization
-    if context.now >= until:
-        return Allow()
+    # To remove what the last change made superfluous costs nothing; a trial would keep it for as long as it takes.
     spare = counted(context.spare_replicas, "replica")
-    message = f"the load does not need {spare}: waiting for the removal, or until {until:%Y-%m-%dT%H:%M:%SZ}"
+    message = f"the load does not need {spare}: waiting for the removal, or {end}"
     return Hold(reason=HoldReason.COOLDOWN, message=message)
 
 
@@ -375,7 +363,6 @@ GUARDRAILS: Final[tuple[Policy, ...]] = (
     backlog_stays,  # the problem does not clear by itself
     one_at_a_time,  # one change per service
     cooled_down,
-    spare_replicas_first,
     within_budget,
     circuit_closed,
     not_blocked,  # no early retry after a rollback

@@ -32,8 +32,7 @@ class HoldReason(StrEnum):
     CHANGE_ACTIVE = "ChangeActive"
     """Another change of the service is in progress."""
     COOLDOWN = "Cooldown"
-    """The last change is too recent, or replicas that the load does not need go first. Remedy: wait, or lower
-    spec.tuning.cooldown."""
+    """The last change is too recent. Remedy: wait, or lower spec.tuning.cooldown."""
     BUDGET = "BudgetUsed"
     """The change budget of the day is used up. Remedy: wait, or raise spec.tuning.budget.changesPerDay."""
     CIRCUIT_OPEN = "CircuitOpen"

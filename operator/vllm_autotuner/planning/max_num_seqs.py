@@ -1,8 +1,8 @@
 """Proposals for max-num-seqs, the number of sequences that one engine runs at once (its slots).
 
 Raised as far as KV cache and TPOT allow; lowered when the batch is past the knee, or holds more than the KV cache.
-The limits come from the measured replica (`current_replica`). A step goes to four times the slots or to the smallest
-batch seen; without a model of the step time to twice or half.
+The limits come from the measured replica (`current_replica`). A step goes as far as the model covers, else to twice or
+half of what was seen.
 Must not: propose a value outside the spec's bounds, or one without a limit derived from data.
 """
 
@@ -55,7 +55,7 @@ PRESENT_UNKNOWN: Final = (
 
 
 def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
-    """Raise max-num-seqs to the smallest of KV cache, TPOT knee, step limit and the spec's bound.
+    """Raise max-num-seqs to the smallest of KV cache, TPOT knee, what the model covers and the spec's bound.
 
     Recommended only where the present value is the engine's default, and not even that where nobody gave the flags: it
     is at least what ran, so more than that may lower it.
@@ -236,14 +236,11 @@ def _knee_limit(replica: Replica | UnknownReplica, knee: int | None) -> tuple[Li
 
 
 def _step_up(situation: Situation, *, seats: int) -> Limit:
-    """The largest value that one step may go to: as many times the present one as a step-time line is used beyond the
-    batches seen; twice without a line, and so without a knee.
-
-    Slots are a limit and no load: what runs in them grows only with what comes, and replicas follow the latencies.
-    """
-    if isinstance(situation.replica, UnknownReplica):
-        return Limit(name=STEP_LIMIT, high=seats * LARGEST_STEP)
-    return Limit(name=f"step limit (x{FARTHEST:g})", high=math.floor(seats * FARTHEST))
+    """The largest value that one step may go to: twice the present one, or as far as TPOT is surely in time."""
+    twice, surely = seats * LARGEST_STEP, _largest(situation, surely=True)
+    if surely is not None and surely > twice:
+        return Limit(name="what the step-time model covers", high=surely)
+    return Limit(name=STEP_LIMIT, high=twice)
 
 
 def _step_down(replica: Replica | UnknownReplica, *, half: int) -> Limit:

@@ -36,7 +36,6 @@ from vllm_autotuner.planning.plan import Plan, plan
 from vllm_autotuner.planning.platform import platform_of
 from vllm_autotuner.planning.proposal import Proposal
 from vllm_autotuner.planning.situation import Situation
-from vllm_autotuner.planning.worth import MET
 from vllm_autotuner.scaling.backlog import ends_before_a_trial
 from vllm_autotuner.scaling.desired_replicas import desired_replicas
 from vllm_autotuner.scaling.supply import Scale, Supply
@@ -217,8 +216,8 @@ def _come_first(scale: Scale, found: Plan, situation: Situation) -> bool:
 
 
 def _spare_replicas(before: Outlook | None, situation: Situation) -> int:
-    """Replicas beyond those that surely serve the load as it is; 0 if not known, or if objectives are missed."""
-    if before is None or before.needed is None or situation.diagnosis.primary not in MET:
+    """Replicas beyond those that surely serve the load as it is; 0 if not known."""
+    if before is None or before.needed is None:
         return 0
     # Where that many are likely enough, one more surely is.
     return max(0, situation.replicas - before.needed - (0 if before.surely_enough else 1))

@@ -125,20 +125,17 @@ CHAIN_ROWS: Final[tuple[Guardrail, ...]] = (
             "undone and did no harm; a harmful value is retried after "
             "{change.failure_memory:FIRST_RETRY}, one without a clear effect after "
             "{change.failure_memory:UNCLEAR_RETRY}; each further failure doubles the wait, up to "
-            "{change.failure_memory:LONGEST_RETRY}; a change that saves GPUs waits for replicas that the load does not "
-            "need to go"
+            "{change.failure_memory:LONGEST_RETRY}"
         ),
         where=Where.CHAIN,
         objects=(
             "guardrails.chain:cooled_down",
-            "guardrails.chain:spare_replicas_first",
             "guardrails.cooldown:goes_on",
             "change.finishing:finished",
         ),
         tests=(
             "tests/control/test_tick.py::test_the_change_is_not_taken_again_within_the_cooldown",
             "tests/guardrails/test_cooldown.py::test_never_there_and_back_within_the_cooldown",
-            "tests/guardrails/test_chain.py::test_each_link_alone",
             "tests/change/test_memory.py::test_how_long_a_candidate_rests",
         ),
     ),

@@ -61,11 +61,10 @@ PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
         prevents="regressions that cannot be attributed to one cause",
         default=(
             "one knob, and with it max-model-len only where the engine would not start otherwise, and max-num-seqs "
-            "where the KV cache needs the memory of unused slots; max-num-seqs at most "
-            "{performance.capacity:FARTHEST} times as high, or down to the smallest batch that the model has seen; "
-            "without a model, and for max-model-len and the tensor-parallel size, at most a factor of "
-            "{planning.capped_value:LARGEST_STEP}, for a lower max-num-seqs from the largest running batch; the user's "
-            "bounds take precedence"
+            "where the KV cache needs the memory of unused slots; max-num-seqs as far as the capacity model covers, "
+            "else at most a factor of "
+            "{planning.capped_value:LARGEST_STEP} from the value in use, or for a lower max-num-seqs from the largest "
+            "running batch; the user's bounds take precedence"
         ),
         where=Where.PLANNER,
         objects=(
@@ -77,7 +76,7 @@ PLANNING_ROWS: Final[tuple[Guardrail, ...]] = (
         ),
         tests=(
             "tests/planning/test_limits.py::test_the_last_limit_always_holds",
-            "tests/planning/test_seats.py::test_a_step_goes_to_four_times_the_slots",
+            "tests/planning/test_seats.py::test_a_step_goes_as_far_as_the_model_covers",
             "tests/planning/test_properties.py::test_no_proposal_leaves_the_bounds_or_the_step_limit",
             "tests/guardrails/test_chain.py::test_each_link_alone",
         ),
