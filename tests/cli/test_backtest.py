@@ -102,7 +102,7 @@ def test_a_recording_for_people_and_for_programs() -> None:
     assert "ConcurrencyCapped" in human.stdout
     assert "The recommendation changed" in human.stdout
     [service] = json.loads(CliRunner().invoke(app, [*asked, "-o", "json"]).stdout)["services"]
-    assert [(each["knob"], each["value"]) for each in service["recommendations"]] == [("maxNumSeqs", 16)]
+    assert [(each["knob"], each["value"]) for each in service["recommendations"]] == [("maxNumSeqs", 15)]
     assert sum(service["classes"].values()) == service["looks"]
 
 

@@ -96,7 +96,7 @@ def test_the_answer_for_programs_has_its_shape() -> None:
 
 def test_a_recommended_flag_can_be_pasted() -> None:
     (service,) = answered("--recording", SEATS, "--at", "+155s", "--engine-args", "--max-num-seqs 4")["services"]
-    assert service["recommendation"]["flag"] == "--max-num-seqs=16"
+    assert service["recommendation"]["flag"] == "--max-num-seqs=15"
     assert service["recommendation"]["current"] == 4
 
 
