@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final, Self
 
 import httpx
@@ -26,6 +27,8 @@ DEPLOYMENTS: Final = "/apis/apps/v1/namespaces/{namespace}/deployments"
 EVENTS: Final = "/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 IDLE_WATCH: Final = httpx.Timeout(30, read=None)
 """A watch may be silent for as long as nothing happens; to connect and to ask must not take forever."""
+PROMOTED: Final = ["Provisioning", "Verifying", "WarmingUp", "Analyzing", "Promoting", "Baking"]
+"""The course of a change that its canary has won."""
 PUT_OFF: Final = 120.0
 """Seconds for what an operator with ticks of a second puts off by two of them; a busy machine may take ten for one."""
 
@@ -116,17 +119,12 @@ class Monitor:
 
     def states(self, name: str) -> list[str]:
         """The states of its changes in the order in which they were written, repeats left out."""
-        found: list[str] = []
-        for status in self.statuses(name):
-            state = (status.get("activeChange") or {}).get("state")
-            if state and found[-1:] != [state]:
-                found.append(state)
-        return found
+        states = ((status.get("activeChange") or {}).get("state") for status in self.statuses(name))
+        return [state for state, _ in groupby(filter(None, states))]
 
     def course(self, name: str) -> list[str]:
         """The same without Held: a machine that is busy for a moment may hold a change, which then goes on."""
-        states = [state for state in self.states(name) if state != "Held"]
-        return [state for state, before in zip(states, [None, *states], strict=False) if state != before]
+        return [state for state, _ in groupby(state for state in self.states(name) if state != "Held")]
 
     async def when(self, name: str, holds: Callable[[Object], object], *, seconds: float) -> Object:
         """Wait for a status about which `holds` is true, and return at the very moment it is seen.

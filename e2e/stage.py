@@ -289,6 +289,11 @@ def condition(status: Mapping[str, Any], kind: str) -> str:
     return next((str(each["status"]) for each in status.get("conditions", []) if each["type"] == kind), "")
 
 
+def recovered(status: Mapping[str, Any]) -> bool:
+    """Both at once: it may have been Ready all the time, and is told so before the operator has looked again."""
+    return condition(status, "Ready") == "True" and condition(status, "Stalled") == ""
+
+
 def engine_env(**settings: float) -> dict[str, Any]:
     """A pod template that sets the simulated engine's SIM_ variables, and nothing the real engine would mind."""
     env = [{"name": f"SIM_{name.upper()}", "value": str(value)} for name, value in settings.items()]

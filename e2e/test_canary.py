@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import pytest
 
+from e2e.monitor import PROMOTED
 from e2e.side_by_side import CROWD, QUICK, Play, change_of, degrading, side_by_side
 from e2e.stage import condition, until
 
@@ -43,14 +44,7 @@ async def test_a_canary_that_does_better_is_followed_by_the_service_without_losi
 
     # The canary's own pod has as many seats, and is collected after its Deployment.
     await until("two pods are left", two_serve, seconds=LONG)
-    assert play.monitor.course("followed") == [
-        "Provisioning",
-        "Verifying",
-        "WarmingUp",
-        "Analyzing",
-        "Promoting",
-        "Baking",
-    ]
+    assert play.monitor.course("followed") == PROMOTED
     assert play.monitor.trials("followed") == (["canary"], ["canary"])
     assert play.monitor.fewest_available("followed") == 2
     assert (await play.stage.deployment("followed"))["metadata"]["generation"] == generation + 1

@@ -23,7 +23,7 @@ from tests.cli.servers import serving
 from tests.cli.test_record import REAL_PAGE, VirtualEngine, plan, played
 from typer.testing import CliRunner
 
-from e2e.processes import Processes, StateFile
+from e2e.processes import PATIENCE, Processes, StateFile
 from e2e.prometheus import SCRAPE_CONFIG, Prometheus, load_recording
 from vllm_autotuner.cli.command_tree import app
 from vllm_autotuner.engine.metric_names import NAMES, PROCESS_START, Meaning
@@ -31,8 +31,6 @@ from vllm_autotuner.observation.prometheus import PrometheusAddress, PrometheusS
 from vllm_autotuner.observation.questions import Beside
 from vllm_autotuner.observation.scrape import Clock
 
-PATIENCE = 120.0
-"""Seconds that anything may take on a busy machine."""
 Found = TypeVar("Found")
 OPERATOR = Path(__file__).parents[1] / "operator"
 FULL = {"num_requests_running": 9, "num_requests_waiting": 21, "kv_cache_usage_perc": 0.97}

@@ -1,16 +1,15 @@
 """What goes wrong around a change, on the real control plane: people, neighbours and engines, all at the same time."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any
 
 import httpx
 import pytest
 
 from e2e import odd_engines
 from e2e.side_by_side import CROWD, PATIENCE, QUICK, Play, Refused, change_of, side_by_side
-from e2e.stage import condition, until
+from e2e.stage import condition, recovered, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -230,11 +229,6 @@ async def test_a_change_that_only_another_version_understands_is_taken_back(play
     await play.rolled_out("poisoned", seats=4)
     assert not await play.events("poisoned", "ServiceFailed")
     play.served_all_along("poisoned")
-
-
-def recovered(status: Mapping[str, Any]) -> bool:
-    """Both at once: it may have been Ready all the time, and is told so before the operator has looked again."""
-    return condition(status, "Ready") == "True" and condition(status, "Stalled") == ""
 
 
 async def _gone(reading: Awaitable[object]) -> bool:

@@ -14,7 +14,7 @@ from e2e.bed import NODE
 from e2e.node_client import NodeClient
 from e2e.release import RELEASE
 from e2e.side_by_side import CROWD, PATIENCE, Play, Refused, seats_of, side_by_side
-from e2e.stage import condition, until
+from e2e.stage import condition, recovered, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -154,11 +154,7 @@ async def test_a_permission_that_is_taken_away_is_told_on_the_object_until_it_is
     assert len(await play.stage.ready_pods("bound")) == 1
     await _set_rules(play, rules)
     await play.rolled_out("bound", seats=6)
-    await play.until(
-        "bound",
-        "Ready and not Stalled",
-        lambda found: condition(found, "Ready") == "True" and condition(found, "Stalled") == "",
-    )
+    await play.until("bound", "Ready and not Stalled", recovered)
     assert play.stage.bed.processes.identity(play.stage.operator) == process, "it took a restart to recover"
 
 

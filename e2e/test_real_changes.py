@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from e2e.bed import DEFAULT_IMAGES, Bed
+from e2e.monitor import PROMOTED
 from e2e.real_engine import RealEngine, image_row
 from e2e.real_service import (
     LONG,
@@ -125,14 +126,7 @@ async def test_a_canary_that_does_better_is_followed_by_the_service(node: Bed) -
         assert entry["before"]["ttftSeconds"] > entry["after"]["ttftSeconds"]
         await play.rolled_out(NAME, seats=seats, seconds=LONG)
         assert all(f"'max_num_seqs': {seats}" in log for log in await logs(play))
-        assert play.monitor.course(NAME) == [
-            "Provisioning",
-            "Verifying",
-            "WarmingUp",
-            "Analyzing",
-            "Promoting",
-            "Baking",
-        ]
+        assert play.monitor.course(NAME) == PROMOTED
         assert play.monitor.trials(NAME) == (["canary"], ["canary"])
         assert (await stable(play)).generation == before.generation + 1
         assert play.monitor.fewest_available(NAME) == 1

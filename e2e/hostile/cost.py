@@ -145,7 +145,7 @@ class Cost:
     def stalled_for(self) -> float:
         """The same without what the machine took from it."""
         silent = self.silent_for
-        return silent - self._taken(silent, until=len(self._looks) - 1)
+        return silent - self._taken(silent, looks=len(self._looks))
 
     async def _watch(self) -> None:
         async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
@@ -175,7 +175,7 @@ class Cost:
         if ended > 0:
             took = found[f"{TICKS}_sum"] - self._seen.get(f"{TICKS}_sum", 0)
             # It ended after the page that did not tell of it, and so after the look before that.
-            own = took - self._taken(took, until=self._told - 1)
+            own = took - self._taken(took, looks=self._told)
             self.longest_own = max(self.longest_own, own)
             self.longest_tick, self._ended_at = max(self.longest_tick, took), time.monotonic()
             self.ticks += round(ended)
@@ -186,10 +186,10 @@ class Cost:
                 self.exceeded[name.partition("/")[2]] += round(value - self._seen.get(name, 0))
         self._seen, self._told = dict(found), len(self._looks)
 
-    def _taken(self, seconds: float, *, until: int) -> float:
-        """For how much of the last `seconds` it got no CPU, as the looks up to one of them tell; never too much."""
+    def _taken(self, seconds: float, *, looks: int) -> float:
+        """For how much of the last `seconds` it got no CPU, as the first so many looks tell; never too much."""
         since = time.monotonic() - seconds
-        waited = [waited for at, waited in self._looks[: until + 1] if at >= since]
+        waited = [waited for at, waited in self._looks[:looks] if at >= since]
         return waited[-1] - waited[0] if waited else 0.0
 
 

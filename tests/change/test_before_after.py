@@ -232,7 +232,7 @@ def test_windows_with_the_load_of_before_are_waited_for() -> None:
     assert judged(CALM, tuple(one.updated(waiting=0.0) for one in late), final=False) is REVERT
 
 
-def test_a_level_that_nothing_bounds_is_not_waited_for_in_vain() -> None:
+def test_more_windows_are_waited_for_where_six_bound_no_level() -> None:
     """A change for fewer GPUs, well inside the objectives, under less load: six comparable windows bound no level."""
 
     def found(count: int) -> Judgement | None:
@@ -240,8 +240,9 @@ def test_a_level_that_nothing_bounds_is_not_waited_for_in_vain() -> None:
             one.updated(requests_per_second=4.0 if index % 5 in (0, 2) else 3.0)
             for index, one in enumerate(period(later=20, ttft=0.8, tpot=0.03, windows=count))
         )
-        gpus = compare_periods(period(), after, targets=TARGETS, target=ChangeTarget.GPUS, final=False, gpus=(2, 1))
-        return gpus.judgement
+        return compare_periods(
+            period(), after, targets=TARGETS, target=ChangeTarget.GPUS, final=False, gpus=(2, 1)
+        ).judgement
 
     assert found(15) is None
     assert found(18) is KEEP
