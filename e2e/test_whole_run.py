@@ -3,10 +3,13 @@
 import re
 import sys
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from e2e.whole_run import HALVES, Half, counts, exit_code, framed, main, selected, sentence
+from e2e.whole_run import FEW, HALVES, Half, counts, exit_code, framed, main, selected, sentence
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,46 @@ def test_a_half_that_dies_is_an_error_and_not_forgotten(capfd: pytest.CaptureFix
     lines = capfd.readouterr().out.splitlines()
     assert lines[1] == "e2e/: pytest ended with exit code -9 and printed no counts"
     assert " 2 passed, 1 error in " in lines[-1]
+
+
+FICKLE = """
+from pathlib import Path
+def test_steady(): pass
+def test_fickle():
+    seen = Path(__file__).with_name("seen")
+    seen.write_text(seen.read_text() + "x" if seen.exists() else "x")
+    assert len(seen.read_text()) >= {needs}
+"""
+
+
+def scenes(folder: Path, *, needs: int, second_run: bool = True, several: int = 1) -> Half:
+    """A half of which the fickle tests pass in their so manieth run."""
+    for n in range(several):
+        (folder / str(n)).mkdir()
+        (folder / str(n) / "test_scene.py").write_text(FICKLE.format(needs=needs))
+    options = ("-q", "-n0", f"--rootdir={folder}", "--config-file=/dev/null", "--import-mode=importlib")
+    return Half(str(folder), (sys.executable, "-m", "pytest", *options), second_run=second_run)
+
+
+@pytest.mark.parametrize(
+    ("half", "code", "expected"),
+    [
+        ({"needs": 1}, 0, "2 passed in"),
+        ({"needs": 2}, 0, "2 passed, 1 rerun in"),
+        ({"needs": 3}, 1, "1 failed, 1 passed in"),
+        ({"needs": 2, "second_run": False}, 1, "1 failed, 1 passed in"),
+        ({"needs": 2, "several": FEW}, 0, f"{2 * FEW} passed, {FEW} rerun in"),
+        ({"needs": 2, "several": FEW + 1}, 1, f"{FEW + 1} failed, {FEW + 1} passed in"),
+    ],
+)
+def test_a_few_scenes_that_fail_are_played_once_more_and_that_is_told(
+    half: Mapping[str, Any], code: int, expected: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([], halves=[scenes(tmp_path, **half)]) == code
+    out = capfd.readouterr().out
+    assert f" {expected} " in out.splitlines()[-1]
+    again = half["needs"] > 1 and half.get("second_run", True) and half.get("several", 1) <= FEW
+    assert ("once more, with nothing beside: 0/test_scene.py::test_fickle" in out) == again
 
 
 def test_the_last_line_has_a_frame_however_long_it_is() -> None:

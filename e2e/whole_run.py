@@ -3,10 +3,13 @@
 `tests/` computes and fills every core; `e2e/` mostly waits and needs the one control plane. Each half is a pytest run
 of its own. What they print is shown one after the other, never mixed: first `tests/`, then `e2e/`. The last line adds
 up the counts of both; the exit code is 0 only if both succeeded.
+A few failures of `e2e/` are tried once more, with nothing beside them (decision 45): its scenes have real deadlines.
+What passes then is named and counted. `tests/` has no second run: what fails there by chance is a finding.
 Apart from pytest-xdist, because its workers would each start a control plane.
 Must not: choose tests. Arguments go to both halves; a path goes to the half that it lies in.
 """
 
+import json
 import os
 import re
 import signal
@@ -17,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final
@@ -37,6 +40,8 @@ LESS_URGENT: Final = 3
 """What is added to the niceness of `tests/`: of a core that both want the control plane gets two thirds. With 19 the
 subprocesses that `tests/` starts would wait for seconds."""
 POLL_SECONDS: Final = 0.2
+FEW: Final = 5
+"""So many failures may come from a machine that stalls; more of them are tried by whoever reads them."""
 WITH_AN_EXPRESSION: Final = ("-k", "-m")
 """Options whose value may be the name of a folder and is no path."""
 
@@ -44,8 +49,9 @@ COUNTS: Final = re.compile(r"^(?:=+ )?((?:\d+ [a-z]+(?:, )?)+) in [0-9.]+s")
 """The last line of pytest, with or without its frame."""
 NO_TESTS: Final = re.compile(r"^(?:=+ )?no tests ran")
 COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
-ORDER: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warning", "error")
-"""In which pytest counts."""
+ORDER: Final = ("failed", "passed", "skipped", "deselected", "xfailed", "xpassed", "warning", "error", "rerun")
+"""In which pytest counts; last, what passed in a second run only."""
+FAILURES: Final = ("failed", "error")
 PLURAL: Final[Mapping[str, str]] = {"warning": "warnings", "error": "errors"}
 
 
@@ -58,6 +64,58 @@ class Half:
     last: Sequence[str] = ()
     """Arguments that nobody may override."""
     niceness: int = 0
+    second_run: bool = False
+    """Whether a few failures are tried once more, with nothing beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a half ended: its exit code, and what its last line counts."""
+
+    code: int
+    counts: Counter[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a half with these arguments, which writes into a folder."""
+
+    half: Half
+    arguments: Sequence[str]
+    folder: Path
+    again: bool = False
+    """Whether only those that failed in the run before it, alone."""
+
+    @property
+    def log(self) -> Path:
+        """What it prints."""
+        return self.folder / f"{self.half.folder}{'-again' if self.again else ''}.log"
+
+    @property
+    def command(self) -> list[str]:
+        """What is started."""
+        command = [*self.half.command, *self.arguments]
+        if self.half.second_run:
+            command += ["-o", f"cache_dir={self.cache}"]
+        return [*command, "--last-failed"] if self.again else command
+
+    @property
+    def cache(self) -> Path:
+        """Where pytest keeps what failed."""
+        return self.folder / "cache"
+
+    @property
+    def failed(self) -> list[str]:
+        """Which tests failed, if the half has a second run."""
+        kept = self.cache / "v" / "cache" / "lastfailed"
+        return sorted(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else []
+
+    def outcome(self, code: int) -> Outcome:
+        """Read its log; a run that died is an error."""
+        found = counts(self.log.read_text(encoding="utf-8", errors="replace"))
+        if found is None:
+            print(f"{self.half.folder}/: pytest ended with exit code {code} and printed no counts")
+        return Outcome(code, Counter(error=1) if found is None else found)
 
 
 PYTEST: Final = (sys.executable, "-m", "pytest", "-m", MARKS)
@@ -67,7 +125,7 @@ HALVES: Final = (
         (*PYTEST, "-n", "auto", f"--maxprocesses={MOST_WORKERS}", "--dist=worksteal"),
         niceness=LESS_URGENT,
     ),
-    Half("e2e", (sys.executable, "-m", "e2e.enter", "--", *PYTEST), last=("-n", "0")),
+    Half("e2e", (sys.executable, "-m", "e2e.enter", "--", *PYTEST), last=("-n", "0"), second_run=True),
 )
 
 
@@ -76,19 +134,33 @@ def main(arguments: Sequence[str], *, halves: Sequence[Half] = HALVES) -> int:
     began = time.monotonic()
     chosen = selected(arguments, halves)
     with tempfile.TemporaryDirectory(prefix="whole-run-") as folder:
-        logs = [Path(folder) / f"{half.folder}.log" for half, _ in chosen]
-        with started(chosen, logs) as processes:
-            for log, process in zip(logs, processes, strict=True):
-                show(log, process)
-        codes = [process.returncode for process in processes]
-        found = [counts(log.read_text(encoding="utf-8", errors="replace")) for log in logs]
-    for (half, _), code, count in zip(chosen, codes, found, strict=True):
-        if count is None:
-            print(f"{half.folder}/: pytest ended with exit code {code} and printed no counts")
-    total = sum((Counter(count) for count in found if count is not None), Counter[str]())
-    total["error"] += sum(count is None for count in found)
+        runs = [Run(half, own, Path(folder)) for half, own in chosen]
+        with started(runs) as processes:
+            for run, process in zip(runs, processes, strict=True):
+                show(run.log, process)
+        outcomes = [
+            once_more(run, run.outcome(process.returncode)) for run, process in zip(runs, processes, strict=True)
+        ]
+    total = sum((outcome.counts for outcome in outcomes), Counter[str]())
     print(framed(f"{sentence(total)} in {time.monotonic() - began:.2f}s ({elapsed(time.monotonic() - began)})"))
-    return exit_code(codes)
+    return exit_code([outcome.code for outcome in outcomes])
+
+
+def once_more(run: Run, first: Outcome) -> Outcome:
+    """Try a few failures again, alone. Returns the first outcome, or what both come to: "rerun" is what passed then."""
+    failed = run.failed
+    if first.code != pytest.ExitCode.TESTS_FAILED or not 0 < len(failed) <= FEW:
+        return first
+    print(f"{run.half.folder}/: once more, with nothing beside: {', '.join(failed)}")
+    again = replace(run, again=True)
+    with started([again]) as (process,):
+        show(again.log, process)
+    second = again.outcome(process.returncode)
+    passed = second.counts["passed"]
+    if second.code != pytest.ExitCode.OK or passed < len(failed):
+        return first
+    better = Counter({kind: n for kind, n in first.counts.items() if kind not in FAILURES})
+    return Outcome(second.code, better + Counter(passed=passed, rerun=passed))
 
 
 def selected(arguments: Sequence[str], halves: Sequence[Half]) -> list[tuple[Half, list[str]]]:
@@ -111,8 +183,8 @@ def selected(arguments: Sequence[str], halves: Sequence[Half]) -> list[tuple[Hal
 
 
 @contextmanager
-def started(chosen: Sequence[tuple[Half, list[str]]], logs: Sequence[Path]) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start the halves; none of them runs when this block is left. SIGTERM is passed on to them."""
+def started(runs: Sequence[Run]) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start the runs; none of them runs when this block is left. SIGTERM is passed on to them."""
     environment = os.environ | ({"PY_COLORS": "1"} if sys.stdout.isatty() else {})
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -122,18 +194,18 @@ def started(chosen: Sequence[tuple[Half, list[str]]], logs: Sequence[Path]) -> I
 
     before = signal.signal(signal.SIGTERM, terminate)
     try:
-        for (half, arguments), log in zip(chosen, logs, strict=True):
-            with log.open("wb") as output:
+        for run in runs:
+            with run.log.open("wb") as output:
                 process = subprocess.Popen(
-                    [*half.command, *arguments],
+                    run.command,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     cwd=REPOSITORY,
                     env=environment,
                 )
             processes.append(process)
-            if half.niceness:
-                os.setpriority(os.PRIO_PROCESS, process.pid, half.niceness)
+            if run.half.niceness:
+                os.setpriority(os.PRIO_PROCESS, process.pid, run.half.niceness)
         yield processes
     finally:
         # After Ctrl-C the terminal has interrupted them as well.
