@@ -7,12 +7,12 @@ Pure. Must not: fill a window in which nothing was counted.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 __all__ = ["on_one_grid"]
 
 
-def on_one_grid(points: Iterable[tuple[float, float, float | None]], *, window: float) -> dict[float, float]:
+def on_one_grid(points: Sequence[tuple[float, float, float | None]], *, window: float) -> dict[float, float]:
     """Return the sums in windows of `window` seconds by their ends, oldest first.
 
     `points`: (end in Unix seconds, amount, seconds of its window or None for `window`). The grid is that of the engines
@@ -20,13 +20,16 @@ def on_one_grid(points: Iterable[tuple[float, float, float | None]], *, window: 
     Only windows that have ended are told, and of different windows none in which the shorter ones were not yet there.
     Worked: 60 s, points (60, 6), (120, 6) beside (120, 12, in 120 s): 12 at 60 and 12 at 120.
     """
-    known = [(end, amount, own or window) for end, amount, own in points]
     sums: dict[float, float] = defaultdict(float)
-    if all(own == window for _, _, own in known):
-        # Each candidate of a decision asks. Alike windows end together: a subquery is asked at multiples of its step.
-        for end, amount, _ in known:
-            sums[end] += amount
+    # Each decision asks. Alike windows end together: a subquery is asked at multiples of its step.
+    for end, amount, own in points:
+        if own and own != window:
+            break
+        sums[end] += amount
+    else:
         return dict(sorted(sums.items()))
+    known = [(end, amount, own or window) for end, amount, own in points]
+    sums.clear()
     last = max(end for end, *_ in known)
     newest = max((end for end, _, own in known if own == window), default=last)
     # An engine in which nothing runs has no points: the others go on.

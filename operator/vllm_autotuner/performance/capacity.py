@@ -162,7 +162,7 @@ class Capacity:
 
     def times(self, cores: int) -> "Capacity":
         """Return the capacity of so many engine cores in one pod; the batch stays that of each."""
-        return replace(self, rate=self.rate * cores, low=self.low * cores)
+        return self if cores == 1 else replace(self, rate=self.rate * cores, low=self.low * cores)
 
 
 def load_at(replica: Replica, rate: float, *, limits: Limits) -> Load:

@@ -96,17 +96,17 @@ class Outlook:
     """Share of the requests (0..1) beyond what so many replicas serve within the objectives."""
 
 
-def is_known_for_long(seen: Observation) -> bool:
+def is_known_for_long(situation: Situation) -> bool:
     """Whether most of the time that `Situation.planned_rate` looks back on was seen under load, and it is the load of
     all that is remembered: enough to save GPUs by.
 
     A load that has just fallen may come back, and what saves GPUs is taken back after hours.
     """
-    made, ever = (seen.tokens_by_window(over=over) for over in (NEWEST_STRETCHES[1], math.inf))
-    if len(made) * seen.window < LEAST_SEEN * NEWEST_STRETCHES[1]:
+    seen = situation.observation
+    if len(situation.made) * seen.window < LEAST_SEEN * NEWEST_STRETCHES[1]:
         return False
-    now, before = (highest_mean(each, window=seen.window) for each in (made, ever))
-    return before <= now * (1 + DEVIATIONS * NOISE)
+    ever = highest_mean(seen.tokens_by_window(over=math.inf), window=seen.window)
+    return ever <= situation.busiest * (1 + DEVIATIONS * NOISE)
 
 
 def current_setting(situation: Situation) -> Setting:
@@ -150,7 +150,7 @@ def outlook(setting: Setting, *, situation: Situation, runs: bool = False, too_f
     `too_few`: so many replicas of what runs were seen to be too few at such a load. As many requests per second of
     capacity, by whatever setting, are not enough either.
     """
-    cores, rate = situation.observation.cores_per_pod, situation.planned_rate
+    cores, rate = situation.cores, situation.planned_rate
     gpus_each = setting.degree * cores
     gpus = setting.replicas * gpus_each
     replica = setting.replica
@@ -252,10 +252,11 @@ def pool_with(
         gpu_memory_utilization=UTILIZATION,
         max_num_seqs=situation.slots,
     )
-    then = replace(
-        now,
+    then = Pool(
+        tokens=tokens,
         tensor_parallel_size=degree or now.tensor_parallel_size,
         kv_cache_dtype=kv_cache_dtype or now.kv_cache_dtype,
+        gpu_memory_utilization=UTILIZATION,
         max_num_seqs=max_num_seqs or now.max_num_seqs,
     )
     if degree is not None and platform.bytes_per_weight is None:

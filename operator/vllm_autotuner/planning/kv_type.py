@@ -10,7 +10,6 @@ from vllm_autotuner.api.knobs import Knob
 from vllm_autotuner.api.status import ChangeTarget, Confidence
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.performance.kv_capacity import kv_value_bytes
-from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.bounds import opted_in, outside
 from vllm_autotuner.planning.feasibility import Infeasible, Unsure, fp8_supported, not_failed, pool_starts, verdict
 from vllm_autotuner.planning.forecast import exported_type, longest_length, pool_tokens, pool_with
@@ -52,7 +51,7 @@ def smaller_kv_values(situation: Situation) -> Proposal | NothingToGain:
             recommend_only, confidence = why, Confidence.LOW
         case _:
             recommend_only, confidence = "" if listed else NOT_LISTED, Confidence.MEDIUM
-    seats, held = situation.knobs.max_num_seqs, kv_bound(seen)
+    seats, held = situation.knobs.max_num_seqs, situation.held
     if seats is not None and held is not None and seats < held * (1 + NOISE):
         return NothingToGain(f"fp8 KV: with max-num-seqs {seats} a larger KV cache would stay unused")
     return Proposal(

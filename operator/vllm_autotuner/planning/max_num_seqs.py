@@ -24,7 +24,6 @@ from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.observation.reading import Measured
 from vllm_autotuner.performance.capacity import FARTHEST, Replica, busy_tpot
 from vllm_autotuner.performance.kv_capacity import PoolEstimate
-from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.performance.step_time import FEWEST_POINTS
 from vllm_autotuner.planning.bounds import with_value
 from vllm_autotuner.planning.capped_value import LARGEST_STEP, STEP_LIMIT, Limit, Limited, limited, user_limits
@@ -60,7 +59,7 @@ def raise_max_num_seqs(situation: Situation) -> Proposal | NothingToGain:
     Recommended only where the present value is the engine's default, and not even that where nobody gave the flags: it
     is at least what ran, so more than that may lower it.
     """
-    seats, pool = _seats(situation), kv_bound(situation.observation)
+    seats, pool = _seats(situation), situation.held
     if pool is None:
         return NothingToGain(UNKNOWN_CAPACITY)
     replica = situation.replica
@@ -155,7 +154,7 @@ def fit_to_kv_cache(situation: Situation) -> Proposal | NothingToGain:
     The memory of the slots that go becomes KV cache: of 1024 slots beside a small cache more than it holds now.
     """
     observation = situation.observation
-    batch, now = max(busy_batch(engine) for engine in observation.engines), kv_bound(observation)
+    batch, now = max(busy_batch(engine) for engine in observation.engines), situation.held
     if now is None:
         return NothingToGain(UNKNOWN_CAPACITY)
     if _of_fewer_replicas(situation):

@@ -85,7 +85,7 @@ def _degrees(situation: Situation) -> tuple[int, ...]:
 
 def _proposal(situation: Situation, degree: int, *, target: ChangeTarget, reason: str) -> Proposal | NothingToGain:
     platform, knobs = situation.platform, situation.knobs
-    if (cores := situation.observation.cores_per_pod) > 1:
+    if (cores := situation.cores) > 1:
         return NothingToGain(
             f"tensor-parallel size {degree}: a pod runs {cores} engine cores, whose GPUs are not known"
         )

@@ -141,7 +141,7 @@ def plan(situation: Situation) -> Plan:
 
 def _known_infeasible(proposal: Proposal, situation: Situation) -> str:
     """Return why it would run out of memory, as a similar configuration has; empty if none has."""
-    if proposal.knob is Knob.REPLICAS:
+    if proposal.knob is Knob.REPLICAS or not situation.infeasible:
         return ""
     answer = finds_memory(situation.infeasible, with_values(situation.knobs, proposal.values))
     return f"{proposal.knob.value} {proposal.value}: {answer.why}" if isinstance(answer, Infeasible) else ""
@@ -154,7 +154,7 @@ def _judged(proposals: Sequence[tuple[Proposal, bool]], situation: Situation) ->
     # While objectives are missed they are what a change is for, and not the replica that came for them.
     too_few = situation.too_few if met else 0
     before = outlook(now, situation=situation, runs=True, too_few=too_few)
-    saving = situation.tuning.save_gpus and is_known_for_long(situation.observation)
+    saving = situation.tuning.save_gpus and is_known_for_long(situation)
     judged = []
     for proposal, named in proposals:
         setting = setting_with(now, proposal.knob, proposal.value, situation=situation)

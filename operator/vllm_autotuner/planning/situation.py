@@ -14,6 +14,7 @@ from vllm_autotuner.diagnosis.objectives import Targets
 from vllm_autotuner.engine.defaults import default_max_num_seqs
 from vllm_autotuner.observation.observation import Observation
 from vllm_autotuner.performance.capacity import Replica
+from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.performance.step_time import NEWEST_STRETCHES
 from vllm_autotuner.planning.current_replica import (
     UnknownReplica,
@@ -72,8 +73,27 @@ class Situation:
         now, output = rate_now(seen), output_tokens(seen)
         if now is None or not output:
             return None
-        made = seen.tokens_by_window(over=NEWEST_STRETCHES[1])
-        return max(now, highest_mean(made, window=seen.window) / seen.window / output)
+        return max(now, self.busiest / seen.window / output)
+
+    @cached_property
+    def made(self) -> dict[float, float]:
+        """Output tokens in each window of the last ten minutes, by its end."""
+        return self.observation.tokens_by_window(over=NEWEST_STRETCHES[1])
+
+    @cached_property
+    def busiest(self) -> float:
+        """Output tokens in a window of the busiest stretch of these."""
+        return highest_mean(self.made, window=self.observation.window)
+
+    @cached_property
+    def cores(self) -> int:
+        """Engine cores of a replica."""
+        return self.observation.cores_per_pod
+
+    @cached_property
+    def held(self) -> int | None:
+        """How many sequences the KV cache of an engine holds, with a margin; None if not known."""
+        return kv_bound(self.observation)
 
     @property
     def observation(self) -> Observation:

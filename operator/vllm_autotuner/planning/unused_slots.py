@@ -16,7 +16,6 @@ from vllm_autotuner.diagnosis.case import busy_batch
 from vllm_autotuner.diagnosis.classes import DiagnosisClass
 from vllm_autotuner.observation.noise import NOISE
 from vllm_autotuner.performance.kv_capacity import UnknownPool
-from vllm_autotuner.performance.kv_use import kv_bound
 from vllm_autotuner.planning.capped_value import LARGEST_STEP, limited, user_limits
 from vllm_autotuner.planning.forecast import pool_tokens, pool_with
 from vllm_autotuner.planning.max_num_seqs import (
@@ -55,7 +54,7 @@ def memory_of_unused_slots(situation: Situation) -> Proposal | NothingToGain:
         # its pods export, and by doing no harm.
         target=ChangeTarget.GPUS,
         kv_cache_tokens=pool_tokens(situation.observation),
-        reason=f"The KV cache holds {kv_bound(situation.observation)} sequences at observed lengths, and the engine "
+        reason=f"The KV cache holds {situation.held} sequences at observed lengths, and the engine "
         f"sets memory aside for {spare.told}. With {spare.slots} about {spare.tokens:,.0f} tokens more fit into the "
         "KV cache.",
         confidence=Confidence.MEDIUM,
@@ -70,7 +69,7 @@ def fewer_slots(situation: Situation, *, degree: int | None = None) -> Spare | N
     No fewer, because requests may become shorter, and the next change may hold more of them: not below twice what the
     KV cache would hold with all the memory of the slots. `degree`: None for the present one.
     """
-    slots, held = situation.slots, kv_bound(situation.observation)
+    slots, held = situation.slots, situation.held
     # All slots in use where the flag is left out: something else than the flag has set fewer.
     elsewhere = situation.knobs.max_num_seqs is None and (
         situation.diagnosis.primary is DiagnosisClass.CONCURRENCY_CAPPED
