@@ -110,6 +110,20 @@ CASES = (
         after=period(later=20, ttft=1.0, waiting=9.5),
         judgement=KEEP,
     ),
+    Case(
+        id="it saves GPUs and ends a queue, with tokens only just in time",
+        before=QUEUED,
+        after=period(later=20, tpot=0.048),
+        judgement=KEEP,
+        target=ChangeTarget.GPUS,
+    ),
+    Case(
+        id="it saves GPUs and improves nothing, with tokens only just in time",
+        before=CALM,
+        after=period(later=20, tpot=0.048),
+        judgement=INCONCLUSIVE,
+        target=ChangeTarget.GPUS,
+    ),
     Case(id="slower at the same load", before=CALM, after=period(later=20, ttft=4.0), judgement=REVERT),
     Case(id="slower at half the load", before=CALM, after=period(later=20, ttft=4.0, rate=2.0), judgement=REVERT),
     Case(

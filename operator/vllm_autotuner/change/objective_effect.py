@@ -114,9 +114,10 @@ def concluded(
     """Keep if the target is helped and all else is safe, Revert if any objective is hurt; with the reason in words.
 
     If the target is cured, or was missed and is helped while throughput is too, all else need only be inside. A
-    candidate that saves GPUs must only be safe. So must one against a queue that is gone on both sides, because the
-    extra pods of the trial drained it and will not stay; TPOT must then be as good as well, even if its objective has
-    reserve, unless the candidate has shown the larger KV cache that it is for. `rejected`: None if unknown.
+    candidate that saves GPUs must only be safe, or cure either latency in that way: it is asked for no more than one
+    that only cures. One against a queue that is gone on both sides must only be safe as well, because the extra pods
+    of the trial drained it and will not stay; TPOT must then be as good, too, even if its objective has reserve,
+    unless the candidate has shown the larger KV cache that it is for. `rejected`: None if unknown.
     """
     if hurt := [effect.objective.value for effect in effects if effect.hurt]:
         return Judgement.REVERT, f"{' and '.join(hurt)} regressed"
@@ -132,14 +133,15 @@ def concluded(
         if _is_relieved(effects, question=question):
             ended = "drained the queue" if question.target is ChangeTarget.TTFT else "ended the late tokens"
             return Judgement.KEEP, f"no regression; the extra pods of the trial {ended}"
-    target = next((effect for effect in latencies if effect.objective is question.target), None)
-    if target is not None and serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
-        if target.merits.cured:
-            return Judgement.KEEP, f"{question.target.value} improved and now meets its objective"
-        missed = target.reference > target_of(question.target, question.targets).seconds
+    # Most of what cures a queue saves GPUs as well, and is then for them.
+    aims = [each for each in latencies if question.target in (each.objective, ChangeTarget.GPUS)]
+    if serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
+        if cured := [each.objective.value for each in aims if each.merits.cured]:
+            return Judgement.KEEP, f"{cured[0]} improved and now meets its objective"
         more = any(each.merits.helped for each in effects if each.objective is ChangeTarget.THROUGHPUT)
-        if target.merits.helped and missed and more:
-            return Judgement.KEEP, f"{question.target.value} improved, and more tokens are generated"
+        missed = [each for each in aims if each.reference > target_of(each.objective, question.targets).seconds]
+        if more and (helped := [each.objective.value for each in missed if each.merits.helped]):
+            return Judgement.KEEP, f"{helped[0]} improved, and more tokens are generated"
     return Judgement.INCONCLUSIVE, "neither better nor worse"
 
 
