@@ -119,11 +119,17 @@ class Replica:
             fastest, slowest = as_seen, in_proportion
         else:
             fastest, slowest = in_proportion + self.empty * (1 - batch / seen), as_seen
-        return max(SHORTEST_STEP, min(max(wide, fastest), slowest))
+        bounded = wide if wide > fastest else fastest
+        bounded = bounded if bounded < slowest else slowest
+        return bounded if bounded > SHORTEST_STEP else SHORTEST_STEP
 
     def rate(self, batch: float, *, surely: bool = False) -> float:
         """Requests per second that finish while so many sequences run."""
-        return batch / (self.output * self.held_longer * self.itl(batch, surely=surely))
+        return batch / self.held_for(self.itl(batch, surely=surely))
+
+    def held_for(self, itl: float) -> float:
+        """Seconds for which a request holds its slot at an inter-token latency."""
+        return self.output * self.held_longer * itl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +220,8 @@ def _largest_batch(replica: Replica, limits: Limits, *, surely: bool = False) ->
         return within_both, "TPOT" if within_tpot < most else slots
     # Waiting for a slot is what too few slots cost: they are the limit, and not the objective.
     beyond = min(within_tpot, within_both * (1 + 4 * PRECISION))
-    waits = _slot_wait(replica, beyond, limits, surely=surely) > _ttft(replica, beyond, limits, surely=surely) / 2
+    wait = _slot_wait(replica, beyond, limits, itl=replica.itl(beyond, surely=surely))
+    waits = wait > _ttft(replica, beyond, limits, surely=surely) / 2
     return within_both, slots if waits else "TTFT"
 
 
@@ -251,24 +258,28 @@ def busy_tpot(replica: Replica, batch: float, *, surely: bool = False) -> float:
 
 def _ttft(replica: Replica, batch: float, limits: Limits, *, surely: bool = False) -> float:
     """TTFT at its quantile: as measured, by as much as prompts and steps take longer, and the wait for a slot."""
-    wait, first = _slot_wait(replica, batch, limits, surely=surely), replica.first
+    itl, first = replica.itl(batch, surely=surely), replica.first
+    wait = _slot_wait(replica, batch, limits, itl=itl)
     if first is None:
         return wait
     # Seconds of computing that a prompt takes: what is measured as the share of time in which prompts are computed.
     each = first.prompts / first.rate if first.rate > 0 else 0.0
-    now = each * replica.rate(batch, surely=surely)
+    now = each * (batch / replica.held_for(itl))
     if now >= 1:
         return math.inf
-    itl = replica.itl(batch, surely=surely)
     # An engine that serves one prompt after the other: the time in it grows by 1 / (1 - share) (M/G/1).
     longer = (1 - min(first.prompts, BUSIEST)) / (1 - now) * itl / replica.itl(first.batch)
     return max(first.seconds * longer, min(first.seconds, first.alone or each)) + wait
 
 
-def _slot_wait(replica: Replica, batch: float, limits: Limits, *, surely: bool = False) -> float:
+def _slot_wait(replica: Replica, batch: float, limits: Limits, *, itl: float) -> float:
     slots = replica.slots
     if math.isinf(slots):
         return 0.0
-    held = replica.output * replica.held_longer * replica.itl(batch, surely=surely)
-    whole = max(1, int(slots))
-    return wait_for_slot(batch, slots=whole, held=held, quantile=limits.ttft_quantile, burstiness=replica.burstiness)
+    return wait_for_slot(
+        batch,
+        slots=max(1, int(slots)),
+        held=replica.held_for(itl),
+        quantile=limits.ttft_quantile,
+        burstiness=replica.burstiness,
+    )

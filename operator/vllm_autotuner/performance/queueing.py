@@ -49,5 +49,6 @@ def _erlang_c(busy: float, *, slots: int) -> float:
     lost = 1.0
     for count in range(1, slots + 1):
         # Erlang's B, by its recursion: no factorial overflows.
-        lost = busy * lost / (count + busy * lost)
+        offered = busy * lost
+        lost = offered / (count + offered)
     return lost / (1 - busy / slots * (1 - lost))
