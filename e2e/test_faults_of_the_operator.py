@@ -17,7 +17,7 @@ from vllm_autotuner.cluster.events import micro_time
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PATIENCE: Final = 1200.0
+PATIENCE: Final = 900.0
 """Seconds for a change during which the operator starts again a dozen times."""
 KEPT: Final = (
     *(("status", state) for state in ("Provisioning", "Verifying", "WarmingUp", "Analyzing", "Baking", "over")),
