@@ -108,7 +108,7 @@ def test_fickle():
 
 
 def scenes(folder: Path, *, needs: int, second_run: bool = True, several: int = 1) -> Half:
-    """A half of which the fickle tests pass in their so manieth run."""
+    """A half of which each fickle test passes from its run number `needs` on."""
     for n in range(several):
         (folder / str(n)).mkdir()
         (folder / str(n) / "test_scene.py").write_text(FICKLE.format(needs=needs))
