@@ -124,7 +124,7 @@ def test_the_sweep_in_the_readme_prints_what_the_readme_shows(shown: str) -> Non
     arguments = shlex.split(command.group(1))
     # Every value gets the same requests, so rows do not depend on each other. The complete sweep takes 20 s: the row of
     # the fewest slots and the best row stand for the rest, as whatever changes the simulator changes these too.
-    best = re.search(r"^Most goodput: maxNumSeqs (\d+),.*$", shown, flags=re.MULTILINE)
+    best = re.search(r"^Best goodput: maxNumSeqs (\d+),.*$", shown, flags=re.MULTILINE)
     chosen = sorted({min(told, key=int), best.group(1) if best else max(told, key=int)} & told.keys(), key=int)
     arguments[arguments.index("--sweep") + 1] = f"maxNumSeqs={','.join(chosen)}"
     if "--plot" in arguments:

@@ -71,6 +71,25 @@ BURSTS = tuple(
 """Two requests wait on average, and none usually."""
 CALM = period()
 BUSY = period(ttft=1.5)
+WITH_MEANS = tuple(one.updated(ttft_mean_seconds=3.0, tpot_mean_seconds=0.015) for one in QUEUED)
+
+
+def busy_at_times(before: tuple[Measurement, ...], *, tpot: float, mean: float, rate: float) -> tuple[Measurement, ...]:
+    """The queue is gone. Six of ten windows are busy, with this TPOT; the others have that of before, and `rate`."""
+    busy = (True, True, False, True, True, False, True, False, True, False)
+    return tuple(
+        one.updated(
+            at=one.at + timedelta(minutes=10),
+            waiting=0.0,
+            ttft_seconds=0.4,
+            ttft_mean_seconds=0.2,
+            tpot_seconds=tpot if late else one.tpot_seconds,
+            tpot_mean_seconds=mean if late else one.tpot_mean_seconds,
+            requests_per_second=4.0 if late else rate,
+        )
+        for one, late in zip(before, busy, strict=True)
+    )
+
 
 CASES = (
     Case(id="the queue is gone at the same load", before=QUEUED, after=period(later=20), judgement=KEEP),
@@ -116,6 +135,38 @@ CASES = (
         after=period(later=20, tpot=0.048),
         judgement=KEEP,
         target=ChangeTarget.GPUS,
+    ),
+    Case(
+        id="it ends a queue, and tokens are late in six of ten windows",
+        before=WITH_MEANS,
+        after=busy_at_times(WITH_MEANS, tpot=0.08, mean=0.033, rate=4.0),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="it saves GPUs and ends a queue, and tokens are late in six of ten windows",
+        before=WITH_MEANS,
+        after=busy_at_times(WITH_MEANS, tpot=0.08, mean=0.033, rate=4.0),
+        judgement=INCONCLUSIVE,
+        target=ChangeTarget.GPUS,
+    ),
+    Case(
+        id="it saves GPUs and ends a queue, and tokens are late wherever the load is that of before",
+        before=WITH_MEANS,
+        after=busy_at_times(WITH_MEANS, tpot=0.06, mean=0.033, rate=1.0),
+        judgement=INCONCLUSIVE,
+        target=ChangeTarget.GPUS,
+    ),
+    Case(
+        id="a single window was late before, with tokens only just in time",
+        before=period(ttft=2.6, windows=1),
+        after=period(later=20, tpot=0.048),
+        judgement=INCONCLUSIVE,
+    ),
+    Case(
+        id="five windows were late before, with tokens only just in time",
+        before=period(ttft=5.0, waiting=10, windows=5),
+        after=period(later=20, tpot=0.048),
+        judgement=KEEP,
     ),
     Case(
         id="it saves GPUs and improves nothing, with tokens only just in time",
@@ -326,6 +377,18 @@ def with_means(windows: Sequence[Measurement], *, tpot: float = 0.015) -> tuple[
         window.updated(ttft_mean_seconds=0.3, tpot_mean_seconds=tpot * (window.tpot_seconds or 0) / 0.02)
         for window in windows
     )
+
+
+def test_half_of_the_gpus_with_fewer_tokens_in_all_do_not_end_lateness() -> None:
+    """TTFT is better and still late, and a token costs fewer GPUs, but there are fewer tokens."""
+    before, after = period(ttft=3.5), period(ttft=2.6, tpot=0.048, tokens=620.0, later=20)
+
+    def found(target: ChangeTarget, tokens: float) -> Judgement | None:
+        more = tuple(one.updated(tokens_per_second=tokens) for one in after)
+        return compare_periods(before, more, targets=TARGETS, target=target, final=True, gpus=(2, 1)).judgement
+
+    assert {found(target, 620.0) for target in (TTFT, ChangeTarget.GPUS)} == {INCONCLUSIVE}
+    assert {found(target, 1200.0) for target in (TTFT, ChangeTarget.GPUS)} == {KEEP}
 
 
 def test_the_means_before_and_after_must_agree() -> None:

@@ -548,6 +548,16 @@ def test_windows_count_from_when_both_sides_have_served_what_waited_before(
     pairs = [*queued(backlog, ours=0.0, theirs=0.0), *queued(later, ours=0.0, theirs=0.0)]
     found = compare(pairs, targets=TARGETS, target=TTFT, final=True, missed_before=frozenset(missed))
     assert (found.windows, found.judgement) == (windows, judgement)
+    assert compare(pairs, targets=TARGETS, target=GPUS, final=True, missed_before=frozenset(missed)).windows == windows
+
+
+@pytest.mark.parametrize("target", [TTFT, GPUS])
+def test_a_queue_that_the_extra_pods_have_served_is_not_what_the_candidate_cures(target: ChangeTarget) -> None:
+    """TTFT is nearly the same as soon as it is served, and the candidate's tokens are only just in time."""
+    backlog, later = variants((0.4, 0.048), (30.0, 0.02), windows=4), variants((0.36, 0.048), (0.4, 0.02))[4:]
+    pairs = [*queued(backlog, ours=0.0, theirs=12.0), *queued(later, ours=0.0, theirs=0.0)]
+    found = compare(pairs, targets=TARGETS, target=target, final=True, missed_before=frozenset({TTFT}))
+    assert found.judgement is INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("target", "gpus"), [(TTFT, (1, 1)), (TPOT, (1, 1)), (ChangeTarget.GPUS, (2, 1))])

@@ -32,7 +32,7 @@ class ChangeTarget(StrEnum):
     TPOT = "TPOT"
     THROUGHPUT = "Throughput"
     GPUS = "GPUs"
-    """Fewer of them: every objective must stay as good."""
+    """Fewer of them: no latency may suffer, or a missed one must be cured."""
     START = "Start"
     """Engines that start at all: there is nothing to compare with."""
 

@@ -288,7 +288,7 @@ def _is_relieved(old: _Period, new: _Period) -> bool:
     """Whether there are too few comparable windows only because the load of the others was lighter."""
     harder = _under(new, at_least=_scaled(old.load, 1 - old.same))
     known = [load for load in new.loads if load is not None]
-    return old.load is not None and len(harder) < LOOKS[0] <= len(known)
+    return old.load is not None and len(harder) < KEEP_FROM <= len(known)
 
 
 def _blamed(objective: ChangeTarget, old: _Period, new: _Period) -> list[Measurement]:
@@ -318,7 +318,7 @@ def _latency(
         likely=difference(ours, theirs, level=LIKELY).high,
         mean=_mean(objective, old, windows, level=level),
         ours=interval(ours, level=level),
-        theirs=interval(theirs, level=level),
+        theirs=interval(theirs, level=LIKELY),
         question=question,
     )
 

@@ -6,10 +6,9 @@ yields one ratio that is independent of the load, and only the ratios are judged
 Method. For each objective the ratios candidate / reference of all windows (as logarithms) get a Hodges-Lehmann centre
 and a Wilcoxon interval (`signed_rank`); `objective_effect` says when that means hurt, safe or helped.
 Windows count from when what waited at the beginning has been served (`_since_it_drained`).
-Keep: the target of the change is helped and both latencies are safe, or it is cured, or was missed and is helped with
-more tokens, and both are inside. Revert: one is hurt.
-Else Inconclusive. Verdicts are only sought after `LOOKS` windows and when time is up; a gross violation ends the
-analysis at once. Missing numbers are evidence in neither direction. Error rates: docs/benchmarks.md, "Verdicts".
+`objective_effect.concluded` says when the effects mean Keep or Revert; else Inconclusive. Verdicts are only sought
+after `LOOKS` windows and when time is up; a gross violation ends the analysis at once. Missing numbers are evidence in
+neither direction. Error rates: docs/benchmarks.md, "Verdicts".
 Must not: depend on how the pods were created, read a clock, draw random numbers, or judge a single window.
 """
 
@@ -67,7 +66,8 @@ true improvements, but promoted too many harmful candidates."""
 LIKELY: Final = 1 / 20
 """The same for a quantile that must be as good as the reference, if the mean is as good at `LEVEL`: harm shows in the
 mean, which is exact and covers all requests, while a quantile is only known to its bucket and covers the slowest few.
-Our choice, by the same rates."""
+Also for a missed objective of the reference that the candidate ends at `LEVEL`: five windows can show it, and before a
+change there are few. Our choice, by the same rates."""
 GROSS: Final = {ChangeTarget.TTFT: 3.0, ChangeTarget.TPOT: 2.0}
 """Multiple of the reference which, above the target, is a gross violation. Our choice, by the same rates: of two
 identical pods with queues, one is twice as slow now and then."""
@@ -118,8 +118,8 @@ def compare(
     `target`: what the change is meant to improve; None counts as throughput. `final`: no more windows will come, so
     the judgement is never None. `gpus`: of one replica of the reference and of the candidate; a candidate with more
     must help an objective that the reference misses or that is in `missed_before` (or tokens per GPU), one with fewer
-    must only be safe. `missed_before`: the objectives that were missed before the change. `larger_cache`: it is for a
-    larger KV cache, and exports one.
+    must only be safe, or cure a latency. `missed_before`: the objectives that were missed before the change.
+    `larger_cache`: it is for a larger KV cache, and exports one.
     """
     question = Question(
         targets=targets,
@@ -178,7 +178,9 @@ def _since_it_drained(pairs: list[Pair], *, question: Question) -> list[Pair]:
     """
     limit = question.targets.ttft.seconds
     served = [_has_drained(pair.reference, limit=limit) for pair in pairs]
-    missed = question.target is ChangeTarget.TTFT and ChangeTarget.TTFT in question.missed_before
+    # A change for fewer GPUs is kept for a cured TTFT as well.
+    aimed = question.target in (ChangeTarget.TTFT, ChangeTarget.GPUS)
+    missed = aimed and ChangeTarget.TTFT in question.missed_before
     if missed and served[:1] == [False] and served[-1]:
         left = pairs[max(number for number, done in enumerate(served) if not done) + 1 :]
     elif pairs and (pairs[0].candidate.waiting or 0.0) > mean_queue([pair.reference for pair in pairs]):
@@ -274,7 +276,7 @@ def _effects(usable: Sequence[Pair], *, question: Question) -> tuple[ObjectiveEf
             likely=bounds((ours / theirs for ours, theirs in levels), LIKELY).high,
             mean=_mean(usable, objective, level=level),
             ours=bounds(ours / limit for ours, _ in levels),
-            theirs=bounds(theirs / limit for _, theirs in levels),
+            theirs=bounds((theirs / limit for _, theirs in levels), LIKELY),
             question=question,
         )
         hurt = effect.hurt and not _is_longer_queue_alone(objective, usable)

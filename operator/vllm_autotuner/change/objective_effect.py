@@ -4,12 +4,12 @@ With m the margin of an objective (`MARGINS`), it is
   hurt    when the interval of candidate / reference lies above 1 + m, and the candidate's level over the target;
   safe    when it ends below 1 + m, or when the interval of the candidate's level ends below the target by `INSIDE`;
   helped  when it ends below 1, and the centre is better by m, or inside a target that the reference misses;
-  cured   when it is helped, the reference misses the target, and the interval of the candidate's level ends below it;
-  inside  when the centre of the candidate's level is below the target, and so is the reference's level with all that
-          the mean may have grown by (where no mean is known: the interval of the candidate's level).
+  cured   when it is helped, and the interval of the reference's level lies above the target, the candidate's below;
+  inside  when the interval of the candidate's level ends below the target.
 If the means are known, they must agree: a quantile is only known to its bucket, so near an edge it moves by a sixth for
 a difference of 2 %, and hides or invents harm. Hurt: the mean is worse by half of m as well. Safe: the interval of the
-mean's ratios ends below 1 + m as well, or its growth leaves the reference's level inside the target.
+mean's ratios ends below 1 + m as well, or its growth leaves the reference's level inside the target. Inside: the
+reference's level, with all that the mean may have grown by, is below the target as well.
 Both hurt and safe need proof; without proof of either, the effect is unclear. If another objective is cured, or helped
 while more tokens are generated, `inside` is enough: a rollback would certainly miss that objective again, by more.
 Separate from how the ratios are obtained: `comparison` takes them from the same windows of candidate and reference,
@@ -138,7 +138,9 @@ def concluded(
     if serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
         if cured := [each.objective.value for each in aims if each.merits.cured]:
             return Judgement.KEEP, f"{cured[0]} improved and now meets its objective"
-        more = any(each.merits.helped for each in effects if each.objective is ChangeTarget.THROUGHPUT)
+        # More in all: throughput helps by the GPU, and fewer GPUs may generate less.
+        tokens = [each for each in effects if each.objective is ChangeTarget.THROUGHPUT]
+        more = any(each.merits.helped and each.low > 1 for each in tokens)
         missed = [each for each in aims if each.reference > target_of(each.objective, question.targets).seconds]
         if more and (helped := [each.objective.value for each in missed if each.merits.helped]):
             return Judgement.KEEP, f"{helped[0]} improved, and more tokens are generated"
@@ -170,7 +172,7 @@ def latency_effect(
     """Judge a latency. Intervals of logarithms: candidate / reference, candidate / target, reference / target.
 
     `mean`: candidate / reference of the means; None if unknown. `likely`: the upper bound of `ratio` at
-    `comparison.LIKELY`, which is enough if the bound of the mean is safe as well.
+    `comparison.LIKELY`, which is enough if the bound of the mean is safe as well. `theirs` is at `LIKELY`, too.
     A candidate with more GPUs only helps if the reference misses the objective, or all pods did before the change.
     """
     seconds, margin = target_of(objective, question.targets).seconds, math.log1p(MARGINS[objective])
@@ -179,11 +181,12 @@ def latency_effect(
     wanted = question.gpu_ratio <= 1 or missed or objective in question.missed_before
     helped = ratio.high < 0 and enough and wanted
     well_inside, as_good, worse = ours.high < _WELL_INSIDE, ratio.high < margin, ratio.low > margin
-    highest = ours.high if mean is None else theirs.estimate + mean.high
+    inside = ours.high < 0
     if mean is not None:
         well_inside = well_inside and theirs.estimate + mean.estimate < _WELL_INSIDE
         as_good = likely < margin and mean.high < margin
         worse = worse and mean.estimate > margin / 2
+        inside = inside and theirs.estimate + mean.high < 0
     return ObjectiveEffect(
         objective=objective,
         candidate=math.exp(ours.estimate) * seconds,
@@ -196,8 +199,8 @@ def latency_effect(
             safe=as_good or well_inside,
             as_good=as_good,
             helped=helped,
-            cured=helped and missed and ours.high < 0,
-            inside=not over and highest < 0,
+            cured=helped and theirs.low > 0 and ours.high < 0,
+            inside=inside,
         ),
     )
 

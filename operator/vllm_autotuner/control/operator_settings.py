@@ -37,7 +37,7 @@ class OperatorSettings:
     """Between two ticks of the fleet loop. Shorter than the scrape interval sees nothing new; longer reacts later."""
 
     window: timedelta = timedelta(seconds=30)
-    """Over which rates are taken. Must hold at least two scrapes (Prometheus' default scrapes every 15 s to 1 min)."""
+    """Over which rates are taken, at least: it widens to four scrapes of an engine."""
 
     nodes_on_demand: bool = False
     """Nodes are added for pods that find none: then free GPUs limit nothing, and are not looked up. Those of Karpenter

@@ -1,8 +1,9 @@
-"""Clients for the Prometheus HTTP API (also Thanos, Mimir) and for metrics pages. Only this and `access` import httpx.
+"""Clients for the Prometheus HTTP API (also Thanos, Mimir) and for metrics pages.
 
 A question that is refused at once is asked twice more: a look is a dozen of them, and one in ten that fails would make
 nearly every look a failure. Beyond that the next tick is the retry. Partial answers are errors, because half a fleet
-looks like an idle fleet. Must not: decide, turn an empty answer into a number, or show a credential.
+looks like an idle fleet. Only this, `access` and `scrape` import httpx.
+Must not: decide, turn an empty answer into a number, or show a credential.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What engines in general cost, before anything is measured.
 
-Every constant has its source; all are priors, not laws of nature: constant within 0.6-0.9 and 0.03-0.06 ms on measured
-curves of 8B to 70B models on H100 and H200.
+Every constant has its source. All are priors, not laws of nature: beside each stands its range over measured curves of
+8B to 70B models on H100 and H200.
 Must not: fit.
 """
 

@@ -1,8 +1,8 @@
 """The step-time model: a line of inter-token latency over batch size, fitted to this service's own windows.
 
 Inside one length mix a line `a + c * batch` describes measured curves to about 1-4 % (24 curves of six
-model and GPU groups); it is valid for the length mix of the fitted windows. After a change of the mix, the earlier
-windows are left out: a line through both mixes fits neither.
+model and GPU groups; a sweep of an 8B from 1 to 256 clients to 9 % in the median); it is valid for the length mix of
+the fitted windows. After a change of the mix, the earlier windows are left out: a line through both mixes fits neither.
 A mixture of experts bends the line: each further sequence reads fewer experts that no other has read. With a part in
 proportion to the experts read, half of the points of 36 curves of three mixtures foretell those between them to 1.6 %
 in the median and 5.1 % in nine of ten, where a line misses by 4.3 % and 15.2 %. Pure; numpy only.

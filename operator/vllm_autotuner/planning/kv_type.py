@@ -1,7 +1,8 @@
 """Proposals for kv-cache-dtype fp8: it halves the bytes per cached value and so holds about twice the sequences.
 
 Must not: be applied unless the spec lists the type (listing it accepts the effect on answers), or be proposed on a GPU
-without fp8. No speedup is predicted: on measured curves an fp8 cache added capacity but did not shorten steps.
+without fp8. No speedup is predicted: with short contexts an fp8 cache has none, with long ones steps are 3 to 9 %
+shorter (decision 35).
 """
 
 from typing import Final

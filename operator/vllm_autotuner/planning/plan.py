@@ -206,8 +206,8 @@ def _is_blind(proposal: Proposal, situation: Situation, *, before: Outlook) -> b
 def _with_effect(proposal: Proposal, before: Outlook, after: Outlook, situation: Situation) -> Proposal:
     """The proposal with what it is expected to do, and what it is judged by.
 
-    One that saves GPUs, or that comes while every objective is met, is judged by doing no harm: no trial can show the
-    load that it is for.
+    One that saves GPUs, or that comes while every objective is met, is judged by doing no harm, or by ending a missed
+    objective: no trial can show the load that it is for.
     """
     effects, saved = predicted(before, after), saves(before, after)
     harmless = proposal.knob is not Knob.REPLICAS and proposal.target is not ChangeTarget.START

@@ -1,4 +1,4 @@
-"""The fleet loop: in every interval the leader reads the metrics of all services, then handles each service.
+"""The fleet loop: in every interval the leader reads and decides the services part by part; calm ones rest.
 
 Order for each service: decide, write the status, post its Events, and only then apply it to the workload. If the
 process is killed between any two steps, the next leader continues from the status: intent stands before effect (T01).
