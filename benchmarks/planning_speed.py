@@ -1,4 +1,4 @@
-"""How long one planning decision takes: CPU time of diagnosis to proposal, for one service and for a fleet.
+"""How long one planning decision takes: CPU time from a diagnosis to a proposal, for one service and for a fleet.
 
 Usage: python benchmarks/planning_speed.py [--services N] [--repeats N] [--json] [--save]
 Each decision is `plan` on a service that is limited by something, with everything known (the dearest case): candidates,

@@ -28,7 +28,7 @@ from benchmarks.fleets.page import (
     fleet_troubles,
 )
 from benchmarks.gpu_sweeps.page import h200_sweeps
-from benchmarks.markdown import Result, plain, table, told
+from benchmarks.markdown import Result, limited, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.randomservices.page import page as random_services
 from benchmarks.recordings.page import replay, replay_h200
@@ -221,7 +221,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
         title="Speed of planning",
         question="How much CPU time does one planning decision take, and how much does a whole fleet take?",
         command="python benchmarks/planning_speed.py --save",
-        body=plain,
+        body=limited,
     ),
     Section(
         name="fleet",

@@ -28,11 +28,11 @@ def page(result: Result) -> list[str]:
     about = (
         f"{services['drawn']} services (seeds {first} to {last}); of these "
         f"{services['diagnosed_other_than_healthy_or_unclear']} have a diagnosis other than Healthy and Unclear, and "
-        f"{services['with_a_recommendation']} a recommendation. Compared are requests per second within both "
-        "objectives, after the diagnosis, with and without the change; changed services have their setting from the "
-        f"start and get the same requests. `within 5 %`: goodput differs by less than {EFFECT:.0%}. Not compared: "
-        f"fewer than {FEWEST} requests, and services with a replica that hangs. `{ONE_FEWER}` is what the class "
-        "Underutilized says. Distribution: `benchmarks/randomservices/drawing.py`."
+        f"{services['with_a_recommendation']} a recommendation (some have two). Compared are requests per second "
+        "within both objectives, after the diagnosis, with and without the change; changed services have their setting "
+        "from the start and get the same requests. `within 5 %`: goodput differs by less than "
+        f"{EFFECT:.0%}. Not compared: fewer than {FEWEST} requests, and services with a replica that hangs. "
+        f"`{ONE_FEWER}` is what the class Underutilized says. Distribution: `benchmarks/randomservices/drawing.py`."
     )
     knobs = result["by_knob"]
     return [

@@ -51,7 +51,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     ),
     Invariant(
         id="I2",
-        sentence="the number of serving pods never falls below the spec because of a change",
+        sentence="for a change, the operator takes no serving pod away below the spec",
         reason="an experiment may add a pod, but never take serving capacity away",
         broken=floor_holds,
     ),

@@ -15,14 +15,12 @@ from vllm_autotuner.change.comparison import LOOKS
 
 _UNDOABLE: Final = ("Provisioning", "Verifying", "WarmingUp", "Analyzing", "Held", "Promoting", "Baking")
 MOVES: Final[Mapping[str, frozenset[str]]] = {
-    "Proposed": frozenset({"AwaitingApproval", "Preflight", "Provisioning"}),
-    "AwaitingApproval": frozenset({"Preflight"}),
-    "Preflight": frozenset({"Provisioning"}),
-    "Provisioning": frozenset({"Verifying", "Held"}),
-    "Verifying": frozenset({"WarmingUp", "Held"}),
+    "Proposed": frozenset({"Provisioning"}),
+    "Provisioning": frozenset({"Verifying"}),
+    "Verifying": frozenset({"WarmingUp"}),
     "WarmingUp": frozenset({"Analyzing", "Baking", "Held"}),
     "Analyzing": frozenset({"Promoting", "Baking", "Held"}),
-    "Held": frozenset({"Provisioning", "Verifying", "WarmingUp", "Analyzing"}),
+    "Held": frozenset({"WarmingUp", "Analyzing"}),
     "Promoting": frozenset({"Baking"}),
     "Baking": frozenset(),
     "RollingBack": frozenset(),
@@ -32,8 +30,7 @@ LAST_STATES: Final[Mapping[str, frozenset[str]]] = {
     "Succeeded": frozenset({"Baking"}),
     "RolledBack": frozenset({"RollingBack"}),
     "RollbackFailed": frozenset({"RollingBack"}),
-    "Rejected": frozenset({"Proposed", "AwaitingApproval", "Preflight", "Provisioning"}),
-    "Expired": frozenset({"Proposed", "AwaitingApproval"}),
+    "Rejected": frozenset({"Proposed", "Provisioning"}),
 }
 """From which states a change may end so. A user who edits the spec or deletes the service ends it in any."""
 

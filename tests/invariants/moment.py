@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 Object: TypeAlias = Mapping[str, Any]
 
 NOTHING: Final[Object] = {}
-ENDINGS: Final = ("Succeeded", "RolledBack", "RollbackFailed", "Rejected", "Expired", "Superseded", "Cancelled")
+ENDINGS: Final = ("Succeeded", "RolledBack", "RollbackFailed", "Rejected", "Superseded", "Cancelled")
 """How a change may end; an Event about it has the reason `Change` and one of these words."""
 
 
