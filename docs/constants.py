@@ -72,8 +72,8 @@ def page() -> str:
     )
     proven = (
         "Error rates of the constants of `change` are measured in [verdicts](verdicts.md), the diagnosis in "
-        "[benchmarks](benchmarks.md); guardrails limit harm and are tested by faults. What is named Design, Guardrails, "
-        "Research, peers or field report are notes of before this repository, which it does not hold."
+        "[benchmarks](benchmarks.md); guardrails limit harm and are tested by faults. Design, Guardrails, Research, "
+        "peers and field report are notes of before this repository, which it does not hold."
     )
     rows = (f"| `{one.where}` | `{cell(one.value)}` | {cell(one.why)} |" for one in found)
     return "\n".join(
