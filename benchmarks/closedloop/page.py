@@ -81,11 +81,11 @@ def closed_loop(result: Result) -> list[str]:
 
 
 def _played_before(cases: Sequence[Result]) -> str:
-    """Name the commits of runs that were kept (`--keep`): what they loaded is the same to the last byte."""
+    """Name the commits of runs that were kept (`--keep`)."""
     commits = [policy["played_at"] for case in cases for policy in case["policies"].values() if "played_at" in policy]
     told = ", ".join(dict.fromkeys(commits))
     runs = "1 run" if len(commits) == 1 else f"{len(commits)} runs"
-    return f" {runs} had been played before by the same code, at {told}." if commits else ""
+    return f" {runs} had been played before, at {told}: what has changed since does not change them." if commits else ""
 
 
 def ablations(result: Result) -> list[str]:

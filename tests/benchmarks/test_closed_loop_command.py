@@ -125,7 +125,7 @@ def test_the_page_names_the_commits_that_played_kept_runs() -> None:
         {name: replace(one, commit=f"c{index}") for name, one in case.items()} for index, case in enumerate(cases())
     ]
     kept[1][PolicyName.HPA] = replace(kept[1][PolicyName.HPA], commit=None)
-    assert "9 runs had been played before by the same code, at c0, c1." in "\n".join(closed_loop(whole(kept)))
+    assert "9 runs had been played before, at c0, c1:" in "\n".join(closed_loop(whole(kept)))
     assert "played before" not in "\n".join(closed_loop(whole(cases())))
 
 
