@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-__all__ = ["Result", "flat", "held", "limited", "plain", "table", "told"]
+__all__ = ["Result", "flat", "held", "plain", "table", "told"]
 
 Result: TypeAlias = Mapping[str, Any]
 """One results file, or a part of it."""
@@ -13,15 +13,6 @@ def plain(result: Result) -> list[str]:
     """Render the figures of the summary unchanged."""
     rows = [(name.replace("_", " "), told(value)) for name, value in flat(result.get("summary", result))]
     return table(("figure", "value"), rows)
-
-
-def limited(result: Result) -> list[str]:
-    """Render the figures of a summary with one limit, `target_ms`, that its median must hold."""
-    summary = dict(result["summary"])
-    median, most = summary.pop("decision_median_ms"), summary.pop("target_ms")
-    rows = [held("decision median ms", median, most)]
-    rows += [(name.replace("_", " "), told(value), "", "") for name, value in flat(summary)]
-    return table(("figure", "value", "limit", ""), rows)
 
 
 def held(name: str, value: float | None, most: float | None) -> tuple[str, ...]:

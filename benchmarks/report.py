@@ -28,7 +28,7 @@ from benchmarks.fleets.page import (
     fleet_troubles,
 )
 from benchmarks.gpu_sweeps.page import h200_sweeps
-from benchmarks.markdown import Result, limited, plain, table, told
+from benchmarks.markdown import Result, flat, held, plain, table, told
 from benchmarks.measured_curves.page import curves
 from benchmarks.randomservices.page import page as random_services
 from benchmarks.recordings.page import replay, replay_h200
@@ -103,6 +103,16 @@ def diagnosis_speed(result: Result) -> list[str]:
         for each in result["fleets"]
     ]
     return table(("services", "Prometheus queries", "sorting, ms per service", "diagnosis, ms per service"), rows)
+
+
+def planning_speed(result: Result) -> list[str]:
+    """Render the figures, and whether the median of a decision is within its limit."""
+    summary = result["summary"]
+    limits = {"decision_median_ms": summary["target_ms"]}
+    rows = [
+        held(name.replace("_", " "), value, limits.get(name)) for name, value in flat(summary) if name != "target_ms"
+    ]
+    return table(("figure", "value", "limit", ""), rows)
 
 
 def forecasts(result: Result) -> list[str]:
@@ -221,7 +231,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
         title="Speed of planning",
         question="How much CPU time does one planning decision take, and how much does a whole fleet take?",
         command="python benchmarks/planning_speed.py --save",
-        body=limited,
+        body=planning_speed,
     ),
     Section(
         name="fleet",

@@ -17,6 +17,15 @@ FIXED: Final = (
     "the canary still serves beside one pod more."
 )
 
+FLAGS_OF_THE_START: Final = "flags of the start"
+ABOUT: Final = {
+    "keda-calibrated": "keeps the flags of the start and adds replicas by running and waiting requests, from 0.8 of "
+    "the batch at the knee on",
+    FLAGS_OF_THE_START: "is what any autoscaler leaves where replicas are fixed",
+    "defaults": "are the flags that vLLM takes by itself",
+}
+"""What a rival does, by the name that the page shows."""
+
 
 def closed_loop(result: Result) -> list[str]:
     """Render each policy over all cases, and each case with what its flags are worth."""
@@ -41,9 +50,7 @@ def closed_loop(result: Result) -> list[str]:
         f"from {MET:.0%} on. GPU-hours are relative to that oracle's and include trials and starts. Intervals of 95 % "
         "resample whole scenarios. The oracle knows the day: the cheapest fixed flags with the best replicas or "
         "schedule of replicas whose attainment is within 1 % of the best; searched on a fluid approximation, its best "
-        f"few played{', and what won to the end of the day' if whole else ''}. `keda-calibrated` keeps the flags of "
-        "the start and adds replicas by running and waiting requests, from 0.8 of the batch at the knee on. `defaults` "
-        "are the flags that vLLM takes by itself. "
+        f"few played{', and what won to the end of the day' if whole else ''}. {_about_rivals(result)}"
         + (
             f"{len(shortened)} of {runs} runs were played until they had settled (the longest for "
             f"{max(shortened):.1f} h), and the rest of the day was extrapolated from settled rates."
@@ -62,7 +69,8 @@ def closed_loop(result: Result) -> list[str]:
     if summary.get("against"):
         lines += ["", "The autotuner against each, by cases met, then by GPU-hours (level within 1 %):", ""]
         lines += [
-            f"- {name}: better {one['better']}, level {one['as_good']}, worse {one['worse']}"
+            f"- {_shown(name, setting=result['setting'])}: better {one['better']}, level {one['as_good']}, "
+            f"worse {one['worse']}"
             for name, one in summary["against"].items()
         ]
     if "worth_of_flags_median" in summary:
@@ -162,11 +170,9 @@ def _policies(found: Sequence[tuple[str, Result]], *, setting: str) -> list[str]
     if not fixed:
         price = ("GPU-hours: median (interval)", "worst", "median where met")
     header = ("policy", "cases met", "attained: median (interval)", "worst", *price, "changes kept, rolled back")
-    # Where replicas are fixed, an autoscaler changes nothing.
-    shown = {"keda-calibrated": "flags of the start, as with any autoscaler"} if fixed else {}
     rows = [
         (
-            shown.get(name, name),
+            _shown(name, setting=setting),
             f"{one['cases_met']} of {one['cases']}",
             f"{one['attainment_vs_oracle_median']:.1%}" + _interval(one["attainment_vs_oracle_interval"], "{:.1%}"),
             f"{one['attainment_vs_oracle_worst']:.1%}",
@@ -176,6 +182,18 @@ def _policies(found: Sequence[tuple[str, Result]], *, setting: str) -> list[str]
         for name, one in found
     ]
     return table(header, rows)
+
+
+def _shown(name: str, *, setting: str) -> str:
+    """Where replicas are fixed, an autoscaler changes nothing."""
+    return FLAGS_OF_THE_START if setting == "fixed" and name == "keda-calibrated" else name
+
+
+def _about_rivals(result: Result) -> str:
+    """What those that were played do; each sentence ends with a space."""
+    played = [name for name, one in result["summary"]["rivals"].items() if one["cases"]]
+    shown = [_shown(name, setting=result["setting"]) for name in played]
+    return "".join(f"`{name}` {ABOUT[name]}. " for name in shown if name in ABOUT)
 
 
 def _gpu_hours(found: Result) -> tuple[str, str, str]:

@@ -54,6 +54,13 @@ def judged(
     return compare_periods(before, after, targets=TARGETS, target=target, final=final).judgement
 
 
+def with_means(windows: Sequence[Measurement], *, tpot: float = 0.015) -> tuple[Measurement, ...]:
+    return tuple(
+        window.updated(ttft_mean_seconds=0.3, tpot_mean_seconds=tpot * (window.tpot_seconds or 0) / 0.02)
+        for window in windows
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     id: str
@@ -71,7 +78,7 @@ BURSTS = tuple(
 """Two requests wait on average, and none usually."""
 CALM = period()
 BUSY = period(ttft=1.5)
-WITH_MEANS = tuple(one.updated(ttft_mean_seconds=3.0, tpot_mean_seconds=0.015) for one in QUEUED)
+WITH_MEANS = with_means(QUEUED)
 
 
 def busy_at_times(before: tuple[Measurement, ...], *, tpot: float, mean: float, rate: float) -> tuple[Measurement, ...]:
@@ -136,18 +143,15 @@ CASES = (
         judgement=KEEP,
         target=ChangeTarget.GPUS,
     ),
-    Case(
-        id="it ends a queue, and tokens are late in six of ten windows",
-        before=WITH_MEANS,
-        after=busy_at_times(WITH_MEANS, tpot=0.08, mean=0.033, rate=4.0),
-        judgement=INCONCLUSIVE,
-    ),
-    Case(
-        id="it saves GPUs and ends a queue, and tokens are late in six of ten windows",
-        before=WITH_MEANS,
-        after=busy_at_times(WITH_MEANS, tpot=0.08, mean=0.033, rate=4.0),
-        judgement=INCONCLUSIVE,
-        target=ChangeTarget.GPUS,
+    *(
+        Case(
+            id=f"it ends a queue, for {target.value}, and tokens are late in six of ten windows",
+            before=WITH_MEANS,
+            after=busy_at_times(WITH_MEANS, tpot=0.08, mean=0.033, rate=4.0),
+            judgement=INCONCLUSIVE,
+            target=target,
+        )
+        for target in (TTFT, ChangeTarget.GPUS)
     ),
     Case(
         id="it saves GPUs and ends a queue, and tokens are late wherever the load is that of before",
@@ -370,13 +374,6 @@ def test_whatever_was_measured_there_is_an_answer(
 def test_the_same_windows_again_are_no_effect(drawn: Drawn, target: ChangeTarget) -> None:
     again = [one.updated(at=one.at + timedelta(hours=1)) for one in windows(drawn)]
     assert judged(windows(drawn), again, target=target) is not KEEP
-
-
-def with_means(windows: Sequence[Measurement], *, tpot: float = 0.015) -> tuple[Measurement, ...]:
-    return tuple(
-        window.updated(ttft_mean_seconds=0.3, tpot_mean_seconds=tpot * (window.tpot_seconds or 0) / 0.02)
-        for window in windows
-    )
 
 
 def test_half_of_the_gpus_with_fewer_tokens_in_all_do_not_end_lateness() -> None:

@@ -178,9 +178,7 @@ def _since_it_drained(pairs: list[Pair], *, question: Question) -> list[Pair]:
     """
     limit = question.targets.ttft.seconds
     served = [_has_drained(pair.reference, limit=limit) for pair in pairs]
-    # A change for fewer GPUs is kept for a cured TTFT as well.
-    aimed = question.target in (ChangeTarget.TTFT, ChangeTarget.GPUS)
-    missed = aimed and ChangeTarget.TTFT in question.missed_before
+    missed = question.aims_at(ChangeTarget.TTFT) and ChangeTarget.TTFT in question.missed_before
     if missed and served[:1] == [False] and served[-1]:
         left = pairs[max(number for number, done in enumerate(served) if not done) + 1 :]
     elif pairs and (pairs[0].candidate.waiting or 0.0) > mean_queue([pair.reference for pair in pairs]):

@@ -67,6 +67,10 @@ class Question:
         """GPUs of the candidate relative to the reference."""
         return self.gpus[1] / self.gpus[0]
 
+    def aims_at(self, latency: ChangeTarget) -> bool:
+        """Whether the change is kept for this latency: most of what cures a queue saves GPUs as well."""
+        return self.target in (latency, ChangeTarget.GPUS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merits:
@@ -133,8 +137,7 @@ def concluded(
         if _is_relieved(effects, question=question):
             ended = "drained the queue" if question.target is ChangeTarget.TTFT else "ended the late tokens"
             return Judgement.KEEP, f"no regression; the extra pods of the trial {ended}"
-    # Most of what cures a queue saves GPUs as well, and is then for them.
-    aims = [each for each in latencies if question.target in (each.objective, ChangeTarget.GPUS)]
+    aims = [each for each in latencies if question.aims_at(each.objective)]
     if serves_all and all(effect.merits.safe or effect.merits.inside for effect in latencies):
         if cured := [each.objective.value for each in aims if each.merits.cured]:
             return Judgement.KEEP, f"{cured[0]} improved and now meets its objective"
