@@ -98,6 +98,14 @@ def busy_at_times(before: tuple[Measurement, ...], *, tpot: float, mean: float, 
     )
 
 
+def late_at_times(windows: tuple[Measurement, ...], *, ttft: float, waiting: float) -> tuple[Measurement, ...]:
+    """Three of ten windows have this TTFT and this queue."""
+    return tuple(
+        one.updated(ttft_seconds=ttft, waiting=waiting) if index in (2, 6, 8) else one
+        for index, one in enumerate(windows)
+    )
+
+
 CASES = (
     Case(id="the queue is gone at the same load", before=QUEUED, after=period(later=20), judgement=KEEP),
     Case(
@@ -159,6 +167,25 @@ CASES = (
         after=busy_at_times(WITH_MEANS, tpot=0.06, mean=0.033, rate=1.0),
         judgement=INCONCLUSIVE,
         target=ChangeTarget.GPUS,
+    ),
+    Case(
+        id="the queue is gone but in three of ten windows, with tokens only just in time",
+        before=QUEUED,
+        after=late_at_times(period(later=20, tpot=0.048), ttft=3.5, waiting=2.0),
+        judgement=KEEP,
+    ),
+    Case(
+        id="it saves GPUs, and the queue is gone but in three of ten windows, with tokens only just in time",
+        before=QUEUED,
+        after=late_at_times(period(later=20, tpot=0.048), ttft=3.5, waiting=2.0),
+        judgement=KEEP,
+        target=ChangeTarget.GPUS,
+    ),
+    Case(
+        id="late as often as before, with tokens only just in time",
+        before=late_at_times(period(), ttft=3.5, waiting=2.0),
+        after=late_at_times(period(later=20, tpot=0.048), ttft=3.5, waiting=2.0),
+        judgement=INCONCLUSIVE,
     ),
     Case(
         id="a single window was late before, with tokens only just in time",

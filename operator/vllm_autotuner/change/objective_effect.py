@@ -4,7 +4,7 @@ With m the margin of an objective (`MARGINS`), it is
   hurt    when the interval of candidate / reference lies above 1 + m, and the candidate's level over the target;
   safe    when it ends below 1 + m, or when the interval of the candidate's level ends below the target by `INSIDE`;
   helped  when it ends below 1, and the centre is better by m, or inside a target that the reference misses;
-  cured   when it is helped, and the interval of the reference's level lies above the target, the candidate's below;
+  cured   when it is helped, the interval of the reference's level lies above the target, the candidate's centre below;
   inside  when the interval of the candidate's level ends below the target.
 If the means are known, they must agree: a quantile is only known to its bucket, so near an edge it moves by a sixth for
 a difference of 2 %, and hides or invents harm. Hurt: the mean is worse by half of m as well. Safe: the interval of the
@@ -202,7 +202,7 @@ def latency_effect(
             safe=as_good or well_inside,
             as_good=as_good,
             helped=helped,
-            cured=helped and theirs.low > 0 and ours.high < 0,
+            cured=helped and theirs.low > 0 and not over,
             inside=inside,
         ),
     )
