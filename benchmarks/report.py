@@ -348,7 +348,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section(
         name="ablations",
         title="What each flag is worth",
-        question="What does the autotuner lose if one of the flags may not change?",
+        question="What does the autotuner lose if one of the flags, all flags or the replicas may not change?",
         command="python benchmarks/closed_loop.py --quick --policy autotuner --policy without-max-num-seqs ... --save",
         body=ablations,
     ),

@@ -97,10 +97,10 @@ def _played_before(cases: Sequence[Result]) -> str:
 
 
 def ablations(result: Result) -> list[str]:
-    """Render what each flag is worth: the same cases with and without it."""
+    """Render what each flag, all flags and the replicas are worth: the same cases with and without them."""
     rows = [
         (
-            name.removeprefix("without-"),
+            name,
             str(found["cases"]),
             f"{found['cases'] - found['equal']}",
             f"{found['gpu_hours']:.2f}",
@@ -114,11 +114,11 @@ def ablations(result: Result) -> list[str]:
         f"{_broken_off(result)}Seeds {', '.join(map(str, seeds))}, setting `{result['setting']}`, noise "
         f"{result['noise']}. Pace: {result['pace']}. The autotuner with all flags keeps {summary['kept_changes']} "
         f"changes and rolls {summary['rolled_back']} back in {summary['cases']} cases. Each row: the cases in which "
-        "the user lets this flag change, played again where he does not. GPU-hours: those without the flag over those "
-        "with it, all its cases together. Attained: points lost (-) or gained without it, on average. Differing: more "
-        "than 1 % in either."
+        "the user lets this flag change, played again where he does not; `replicas-only`: no flag may change, "
+        "`flags-only`: the replicas are fixed. GPU-hours: those without over those with, all cases of the row "
+        "together. Attained: points lost (-) or gained without, on average. Differing: more than 1 % in either."
     ) + _played_before(result["cases"])
-    header = ("without", "cases", "differing", "GPU-hours", "attained, points")
+    header = ("what may change", "cases", "differing", "GPU-hours", "attained, points")
     return [about, "", *table(header, rows)]
 
 
