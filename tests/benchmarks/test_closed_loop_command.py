@@ -149,7 +149,7 @@ def test_what_a_flag_is_worth_is_told_by_the_cases_in_which_it_may_change() -> N
     found = [{**cases()[0], name: without}, cases()[1]]
     told = summary_of(found)["ablations"]["without-kv-cache-dtype"]["vs_autotuner"]
     assert told == {"cases": 1, "gpu_hours": 2.0, "points_attained": pytest.approx(-7.0), "equal": 0}
-    assert "| kv-cache-dtype | 1 | 1 | 2.00 | -7.0 |" in "\n".join(ablations(whole(found)))
+    assert "| without-kv-cache-dtype | 1 | 1 | 2.00 | -7.0 |" in "\n".join(ablations(whole(found)))
 
 
 def test_only_where_a_flag_may_change_it_is_taken_away() -> None:
