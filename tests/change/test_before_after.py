@@ -168,18 +168,15 @@ CASES = (
         judgement=INCONCLUSIVE,
         target=ChangeTarget.GPUS,
     ),
-    Case(
-        id="the queue is gone but in three of ten windows, with tokens only just in time",
-        before=QUEUED,
-        after=late_at_times(period(later=20, tpot=0.048), ttft=3.5, waiting=2.0),
-        judgement=KEEP,
-    ),
-    Case(
-        id="it saves GPUs, and the queue is gone but in three of ten windows, with tokens only just in time",
-        before=QUEUED,
-        after=late_at_times(period(later=20, tpot=0.048), ttft=3.5, waiting=2.0),
-        judgement=KEEP,
-        target=ChangeTarget.GPUS,
+    *(
+        Case(
+            id=f"the queue is gone, for {target.value}, but in three of ten windows, with tokens only just in time",
+            before=QUEUED,
+            after=late_at_times(period(later=20, tpot=0.048), ttft=3.5, waiting=2.0),
+            judgement=KEEP,
+            target=target,
+        )
+        for target in (TTFT, ChangeTarget.GPUS)
     ),
     Case(
         id="late as often as before, with tokens only just in time",
